@@ -1,9 +1,9 @@
 """The program's messages in Chinese: `python -m tools.messages` brings their catalogue into step with the code.
 
 What the code says is the source: what `say` says, `later` marks, `counted` and `plural` count, what the page's scripts
-say, what --help says, and the words of legend.yaml, of default_stacks.yaml, of flags and rules, and of what import
-refuses. The catalogue (gettext, kept with Babel) lies in cpsolver/inputs/locale, and compiled beside it. With --check
-nothing is written; a test fails on what has no Chinese, or other fields.
+say, what --help says, the words of legend.yaml, of default_stacks.yaml, of flags and rules, of what import refuses, and
+what stacks and networks are. The catalogue (gettext, kept with Babel) lies in cpsolver/inputs/locale, and compiled
+beside it. With --check nothing is written; a test fails on what has no Chinese, or other fields.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ from cpsolver.commands.help import texts
 from cpsolver.commands.main import main as main_command
 from cpsolver.inputs.language import CATALOGUES, CHINESE, COUNTED, DOMAIN
 from cpsolver.plans.dimensions import DIMENSIONS
+from cpsolver.profiles.stack import load_stack, stack_names
 from cpsolver.rules import RULES
+from hw_specs import list_networks
+from models_zoo import SPECIAL_LAYERS
 
 ROOT = Path(__file__).resolve().parents[1]
 CODE = ROOT / "cpsolver"
@@ -37,6 +40,7 @@ COMMAND_LINE = CODE / "commands"
 LEGEND = CODE / "doors" / "report" / "legend.yaml"
 STACKS = CODE / "profiles" / "default_stacks.yaml"
 SCOPE, FORMATS = (CODE / "doors" / "importing" / name for name in ("scope.yaml", "formats.yaml"))
+NETWORKS = ROOT / "hw_specs" / "networks"
 PO = CATALOGUES / CHINESE / "LC_MESSAGES" / f"{DOMAIN}.po"
 MO = PO.with_suffix(".mo")
 _SAID, _COUNTED = ("say", "later"), ("counted", "plural")
@@ -160,12 +164,17 @@ def _of_help() -> Iterator[Found]:
 
 def _of_data() -> Iterator[Found]:
     """The legend's words and meanings, labels of flags, why a stack is the default, what rules ask for in short, what
-    import refuses by name."""
+    import refuses by name; what stacks, networks and special layers are."""
     words = _yaml(LEGEND)
     yield from ((text, None, LEGEND) for text in dict.fromkeys((*words, *words.values())))
     flags = (one.label for one in DIMENSIONS.values() if one.label)
     yield from ((label, None, CODE / "plans" / "dimensions.py") for label in flags)
     yield from ((entry["why"], None, STACKS) for entry in _yaml(STACKS).values())
+    for name in stack_names():
+        yield load_stack(name).title, None, STACKS.parent / "stacks" / f"{name}.yaml"
+    for network in list_networks():
+        yield network.about, None, NETWORKS / f"{network.name}.yaml"
+    yield from ((words, None, ROOT / "models_zoo" / "schema.py") for words in SPECIAL_LAYERS.values())
     yield from ((rule.words, None, CODE / "rules" / "base.py") for rule in RULES.values())
     refused = [one.get("refused", {}) for one in _yaml(FORMATS).values()]
     for file, parts in ((SCOPE, [*_yaml(SCOPE).values()]), (FORMATS, refused)):

@@ -7,6 +7,7 @@ import click
 from cpsolver.commands import completion
 from cpsolver.commands.common import json_option, write_answer
 from cpsolver.commands.help import SpokenCommand
+from cpsolver.inputs.language import say
 
 
 @click.command(cls=SpokenCommand)
@@ -99,7 +100,7 @@ def init(path: str, force: bool) -> None:
     beside = Path(path).parent / SCHEMA_FILE
     if force or not beside.exists():
         write_file(str(beside), json.dumps(spec_json_schema(), indent=2) + "\n")
-    click.echo(f"wrote {path}; next: apss-cp solve {path}", err=True)
+    click.echo(say("wrote {path}; next: apss-cp solve {path}", path=path), err=True)
 
 
 @click.command(cls=SpokenCommand)

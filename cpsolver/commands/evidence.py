@@ -17,6 +17,7 @@ from cpsolver.commands.common import (
     write_answer,
 )
 from cpsolver.commands.help import SpokenCommand
+from cpsolver.inputs.language import say
 
 if TYPE_CHECKING:
     from cpsolver.evidence.calibrate.result import CalibrationResult
@@ -61,7 +62,7 @@ def validate(
     for trouble in validation.troubles:
         say_error(str(trouble))
     if not validation.scored:
-        say_error("none of the runs could be predicted")
+        say_error(say("none of the runs could be predicted"))
     click.get_current_context().exit(0 if validation.scored else EXIT_BAD_INPUT)
 
 
@@ -84,7 +85,7 @@ def _validated(path: str | None, output: str | None, scatter: str | None, calibr
         raise InputError(Trouble("", "is the file of --output and of --scatter: give two", file=scatter))
     table = read_runs(cases)
     predicted = predict if calibration is None else partial(predict, overlay=load_overlay(calibration))
-    with Bar("predicting runs") as bar:
+    with Bar(say("predicting runs")) as bar:
         return validate(table.runs, predicted, bar, table.troubles)
 
 
@@ -130,12 +131,17 @@ def calibrate(runs: str, output: str | None, anyway: bool, worst: int, as_json: 
         lambda: calibration_report(result, overlay, written, worst),
     )
     if (factor := common_factor(result.runs)) is not None:
-        click.echo(f"note: {factor}", err=True)
+        click.echo(say("note: {text}", text=factor), err=True)
     for trouble in (*result.evidence.troubles, *result.doubts):
         say_error(str(trouble))
     if refused:
-        kept = f" ({target} is as it was)" if Path(target).exists() else ""
-        say_error(f"nothing was written{kept}; mend the rows or leave them out, or --anyway writes it all the same")
+        kept = say(" ({target} is as it was)", target=target) if Path(target).exists() else ""
+        say_error(
+            say(
+                "nothing was written{kept}; mend the rows or leave them out, or --anyway writes it all the same",
+                kept=kept,
+            )
+        )
     click.get_current_context().exit(EXIT_BAD_INPUT if refused else 0)
 
 
@@ -149,11 +155,11 @@ def _calibrated(path: str) -> CalibrationResult:
 
     name = "<stdin>" if path == "-" else path
     table = read_runs(path)
-    with Bar("reading runs") as bar:
+    with Bar(say("reading runs")) as bar:
         evidence = evidence_of(table, bar)
     if not evidence.timed:
         reasons = [f"{reason}: {', '.join(ids)}" for reason, ids in evidence.left_out.items()]
-        message = "none of its runs has a step time that can be learnt from"
-        raise InputError([*table.troubles, Trouble("", "; ".join([message, *reasons]), file=name)])
-    with Bar("learning from runs") as bar:
+        message = say("none of its runs has a step time that can be learnt from")
+        raise InputError([*table.troubles, Trouble("", say("; ").join([message, *reasons]), file=name)])
+    with Bar(say("learning from runs")) as bar:
         return learn(evidence, name, bar)

@@ -19,7 +19,8 @@ from cpsolver.inputs.language import ENGLISH, LANGUAGES, of_locale, say, speakin
 
 SPEAKS = (
     *("plan", "solve", "open", "evaluate", "check", "explain", "batch", "compare", "replicas"),
-    *("export", "ranks", "import"),
+    *("export", "ranks", "import", "init", "schema", "models", "chips", "networks", "stacks"),
+    *("tune", "profile", "calibrate", "validate"),
 )
 """The commands that speak the user's language; all others, what they write for machines above all, speak English but
 for their help."""

@@ -12,6 +12,7 @@ import click
 from cpsolver.commands import completion
 from cpsolver.commands.common import EXIT_INTERRUPTED, json_option, write_answer
 from cpsolver.commands.help import SpokenCommand
+from cpsolver.inputs.language import say
 
 if TYPE_CHECKING:
     from cpsolver.doors.profile.run import Profile
@@ -120,7 +121,14 @@ def _profiled(
     wanted = request.wanted
     most = here.count if here.kind != "cpu" else 1024
     if wanted.devices > most:
-        raise InputError(Trouble("--devices", f"this machine has {most}", wanted.devices, f"1 to {most}"))
+        raise InputError(
+            Trouble(
+                "--devices",
+                say("this machine has {most}", most=most),
+                wanted.devices,
+                say("{least} to {most}", least=1, most=most),
+            )
+        )
     usual = _EVERY if here.kind != "cpu" else _EVERY[:1]
     precisions = wanted.precisions or usual
     wanted = replace(wanted, devices=wanted.devices or here.count, precisions=precisions)
@@ -131,7 +139,7 @@ def _profiled(
         check_writable(path)
     check_output(target)
     seconds = budget or (settings().quick_time_budget_s if wanted.quick else settings().time_budget_s)
-    with Bar(f"measuring {here.name}") as bar:
+    with Bar(say("measuring {device}", device=here.name)) as bar:
         measured = measure_all(request.problem, wanted, here, target, seconds, bar)
     done = conclude(request.problem, wanted, here, entry, request.given, name, measured)
     deliver(done.text.rstrip("\n"), target)

@@ -9,6 +9,7 @@ import click
 from cpsolver.commands import completion
 from cpsolver.commands.common import json_option, spec_argument, write_answer
 from cpsolver.commands.help import SpokenCommand
+from cpsolver.inputs.language import say
 
 if TYPE_CHECKING:
     from cpsolver.doors.tune.request import OpenTuning, TuneRequest
@@ -82,7 +83,7 @@ def _run(request: TuneRequest, as_json: bool) -> int:
         report, document, code = run(tuning)
         write_answer(as_json, None, lambda: document, lambda: report)
         for note in tuning.write_runs():
-            click.echo(f"note: {note}", err=True)
+            click.echo(say("note: {text}", text=note), err=True)
     return code
 
 

@@ -140,7 +140,7 @@ def _stack_note(problem: Problem, stack: Stack) -> str:
     note = say(
         "stack {name} is {title}; {measured} measured runs on {chips}",
         name=stack.name,
-        title=stack.title,
+        title=say(stack.title),
         measured=_measured(problem, stack.name),
         chips=chips,
     )

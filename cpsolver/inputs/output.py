@@ -101,7 +101,7 @@ def write_file(path: str | Path, text: str) -> None:
         with draft_of(path) as draft:
             draft.write_text(text, encoding="utf-8", newline="")
     except OSError as error:
-        raise file_error(str(path), f"cannot be written: {error.strerror}") from None
+        raise file_error(str(path), say("cannot be written: {why}", why=error.strerror)) from None
 
 
 def write_new_file(path: str, text: str, force: bool) -> None:

@@ -18,6 +18,7 @@ from cpsolver.inputs.data import package_data, package_schema
 from cpsolver.inputs.document import load_yaml
 from cpsolver.inputs.errors import InputError, Trouble, validation_trouble
 from cpsolver.inputs.errors import Path as KeyPath
+from cpsolver.inputs.language import later, say
 from cpsolver.profiles.stack import Constant, Stack
 from hw_specs import Chip
 
@@ -218,7 +219,7 @@ class Overlay(ConstantLayer, _Entry):
     @property
     def covered(self) -> str:
         """What it covers, in words."""
-        return ", ".join(f"{each.chip} with {each.stack}" for each in self.covers)
+        return ", ".join(say("{chip} with {stack}", chip=each.chip, stack=each.stack) for each in self.covers)
 
     def has(self, chip: str, stack: str) -> bool:
         """Whether runs of that chip and stack were learnt from."""
@@ -259,8 +260,10 @@ def load_overlay(path: str | Path) -> Overlay:
     document = load_yaml(path)
     version = document.data.get("schema")
     if version != SCHEMA:
-        message = "is no overlay of `apss-cp calibrate`" if version is None else "is another version of the file"
-        trouble = Trouble("schema", f"{message}: calibrate again", version, str(SCHEMA), path=("schema",))
+        message = later("is another version of the file: calibrate again")
+        if version is None:
+            message = later("is no overlay of `apss-cp calibrate`: calibrate again")
+        trouble = Trouble("schema", message, version, str(SCHEMA), path=("schema",))
         raise InputError(document.located(trouble))
     try:
         found = Overlay.model_validate(document.data)
@@ -294,13 +297,23 @@ def _wrong_constants(found: Overlay) -> list[Trouble]:
             path = (kind, group, name)
             if name not in entry:
                 allowed = ", ".join(entry)
-                troubles.append(Trouble(".".join(path), "is no constant that runs tell", allowed=allowed, path=path))
+                troubles.append(
+                    Trouble(".".join(path), later("is no constant that runs tell"), allowed=allowed, path=path)
+                )
             elif not learnt.learnt and not entry[name].get("more_than_one"):
                 value = (*path, "learnt")
-                troubles.append(Trouble(".".join(value), "must be more than 0", learnt.learnt, path=value))
+                troubles.append(Trouble(".".join(value), later("must be more than 0"), learnt.learnt, path=value))
             elif entry[name].get("share") and learnt.learnt > 1:
                 value = (*path, "learnt")
-                troubles.append(Trouble(".".join(value), "is a share", learnt.learnt, "0 to 1", path=value))
+                troubles.append(
+                    Trouble(
+                        ".".join(value),
+                        later("is a share"),
+                        learnt.learnt,
+                        say("{least} to {most}", least=0, most=1),
+                        path=value,
+                    )
+                )
     return troubles
 
 
@@ -308,7 +321,10 @@ def _other_makers(found: Overlay) -> list[Trouble]:
     return [
         Trouble(
             f"made_with.{name}",
-            f"the overlay was made with another {_MADE_OF[name].name} than this version has: calibrate again",
+            say(
+                "the overlay was made with another {file} than this version has: calibrate again",
+                file=_MADE_OF[name].name,
+            ),
             found.made_with.get(name),
             digest,
             path=("made_with", name),
@@ -324,16 +340,17 @@ def _wrong_shapes(found: Overlay) -> list[Trouble]:
     known = {(group, name) for kind in (found.chips, found.stacks) for group, names in kind.items() for name in names}
     for place, run in enumerate(found.runs):
         if len(run.at) != COORDINATES:
-            message = f"must have {COORDINATES} numbers: calibrate again"
+            message = say("must have {count} numbers: calibrate again", count=COORDINATES)
             troubles.append(Trouble(f"runs[{place}].at", message, len(run.at), path=("runs", place, "at")))
         for group, names in run.slopes.items():
             lost.setdefault((group, next((name for name in names if (group, name) not in known), "")), place)
     troubles += [
-        Trouble(f"runs[{place}].slopes.{group}.{name}", "is of no constant of this file", path=("runs", place))
+        Trouble(f"runs[{place}].slopes.{group}.{name}", later("is of no constant of this file"), path=("runs", place))
         for (group, name), place in lost.items()
         if name
     ]
     if sum(each.runs for each in found.covers) != len(found.runs):
-        message = f"counts {sum(each.runs for each in found.covers)} runs, and the file has {len(found.runs)}"
+        counted_runs = sum(each.runs for each in found.covers)
+        message = say("counts {runs} runs, and the file has {there}", runs=counted_runs, there=len(found.runs))
         troubles.append(Trouble("covers", message, path=("covers",)))
     return troubles

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from cpsolver.inputs.data import package_data
 from cpsolver.inputs.errors import InputError, Trouble, nearest_names
+from cpsolver.inputs.language import later
 from cpsolver.profiles.framework import Framework, stack_framework
 
 _FOLDER = Path(__file__).parent / "stacks"
@@ -161,7 +162,7 @@ def load_stack(name: str) -> Stack:
                 Trouble(
                     where="stack",
                     value=name,
-                    message="unknown software stack",
+                    message=later("unknown software stack"),
                     allowed=", ".join(stack_names()),
                     nearest=nearest_names(name, stack_names()),
                     path=("stack",),

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from cpsolver.doors.profile.task import Measurement, MeasurementTask, NotMeasured
+from cpsolver.inputs.language import later, say
 
 Outcome = Measurement | str
 """A measurement, or why there is none."""
-NO_TIME = "no time left (--time-budget)"
-INTERRUPTED = "interrupted"
+NO_TIME = later("no time left (--time-budget)")
+INTERRUPTED = later("interrupted")
 
 
 @dataclass
@@ -109,7 +110,7 @@ class MeasurementRun:
             return NO_TIME
         expected_s = self.rates.seconds(task) * self.calls
         if expected_s > min(self.left_s(), self.longest_s):
-            return f"would take some {expected_s:,.0f} s"
+            return say("would take some {seconds:,.0f} s", seconds=expected_s)
         outcome = self.measure(task)
         if isinstance(outcome, str):
             return outcome

@@ -16,6 +16,7 @@ from typing import Any
 from cpsolver.doors.profile.efficiencies import GivenPeaks, KnownPeaks, MeasuredEfficiency
 from cpsolver.inputs.data import package_data
 from cpsolver.inputs.errors import InputError, Trouble, nearest_names, one_line
+from cpsolver.inputs.language import say
 from hw_specs import Chip, UnknownChipError, chip_names, complete_chip, load_chip, unusable_reasons
 
 _FILE = Path(__file__).parent / "device_names.yaml"
@@ -26,7 +27,9 @@ def named_entry(name: str) -> Chip:
     try:
         return load_chip(name)
     except UnknownChipError as error:
-        trouble = Trouble("--replaces", "unknown chip", name, "a name that `apss-cp chips` lists", error.nearest)
+        trouble = Trouble(
+            "--replaces", say("unknown chip"), name, say("a name that `apss-cp chips` lists"), error.nearest
+        )
         raise InputError(trouble) from None
 
 

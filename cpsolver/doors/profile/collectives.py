@@ -21,6 +21,7 @@ from cpsolver.doors.profile.budget import NO_TIME, Outcome
 from cpsolver.doors.profile.device import TorchDevice
 from cpsolver.doors.profile.settings import DeviceKind, Timing, settings
 from cpsolver.doors.profile.task import Measurement, MeasurementTask
+from cpsolver.inputs.language import say
 
 BACKENDS: dict[DeviceKind, str] = {"cuda": "nccl", "npu": "hccl", "cpu": "gloo"}
 _MOST_IN_A_ROW = 50
@@ -82,11 +83,11 @@ class CollectiveGroup:
             except Empty:
                 failed = [process for process in self._processes.processes if process.exitcode not in (None, 0)]
                 if failed:
-                    return f"a process of the group ended with code {failed[0].exitcode}"
+                    return say("a process of the group ended with code {code}", code=failed[0].exitcode)
                 continue
             if key == task.key:
                 return outcome if isinstance(outcome, Measurement) else str(outcome)
-        return "the processes of the group gave no answer"
+        return say("the processes of the group gave no answer")
 
 
 def _free_port() -> int:

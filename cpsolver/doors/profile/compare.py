@@ -14,6 +14,7 @@ from cpsolver.cost.memory import layer_bytes
 from cpsolver.cost.shard import Shard
 from cpsolver.doors.profile.efficiencies import MeasuredEfficiency
 from cpsolver.doors.profile.task import Measurement, MeasurementSet
+from cpsolver.inputs.language import later, say
 from cpsolver.plans.strategy import MODULES
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.constants import load_calibration
@@ -56,7 +57,11 @@ def comparison(entry: Chip | None, measured_figures: Sequence[MeasuredEfficiency
     return rows
 
 
-_PASS = {"forward": "forward", "input_gradient": "gradient of the input", "weight_gradient": "gradient of the weight"}
+_PASS = {
+    "forward": later("forward"),
+    "input_gradient": later("gradient of the input"),
+    "weight_gradient": later("gradient of the weight"),
+}
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,7 @@ def gemm_comparisons(problem: Problem, chip: Chip, measured: MeasurementSet) -> 
 def _named(gemm: Measurement) -> str:
     m, n, k, batch = (gemm.number(name) for name in ("m", "n", "k", "batch"))
     times = f"{batch} x " if batch > 1 else ""
-    return f"{times}{m} x {n} x {k}, {_PASS[str(gemm.size['product'])]}"
+    return f"{times}{m} x {n} x {k}{say(', ')}{say(_PASS[str(gemm.size['product'])])}"
 
 
 def byte_comparisons(problem: Problem, measured: MeasurementSet) -> list[ModelComparison]:
@@ -101,7 +106,12 @@ def byte_comparisons(problem: Problem, measured: MeasurementSet) -> list[ModelCo
     for measurement in measured.of("layer_bytes"):
         attention, recompute = str(measurement.size["attention"]), str(measurement.size["recompute"])
         predicted = _layer_bytes(problem, measurement.number("tokens"), attention == "flash", recompute)
-        what = f"{attention} attention, recompute {recompute}, {measurement.number('tokens'):,} tokens"
+        what = say(
+            "{attention} attention, recompute {recompute}, {tokens:,} tokens",
+            attention=attention,
+            recompute=recompute,
+            tokens=measurement.number("tokens"),
+        )
         comparisons.append(ModelComparison(what, measurement.bytes or 0.0, predicted, allocated=measurement.allocated))
     return comparisons
 
@@ -128,7 +138,11 @@ def layer_comparisons(problem: Problem, chip: Chip, measured: MeasurementSet) ->
         host = float(seconds.host[0]) if chip.vendor != "cpu" else 0.0
         passes = max(float(seconds.forward[0]), host) + max(float(seconds.backward[0]), host)
         layers = measurement.number("layers")
-        what = f"{layers} layers forward and backward, {measurement.number('tokens'):,} tokens"
+        what = say(
+            "{layers} layers forward and backward, {tokens:,} tokens",
+            layers=layers,
+            tokens=measurement.number("tokens"),
+        )
         comparisons.append(ModelComparison(what, measurement.median_s, layers * passes, measurement.spread))
     return comparisons
 

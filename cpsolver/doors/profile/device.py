@@ -16,6 +16,7 @@ from typing import Any
 
 from cpsolver.doors.profile.settings import DeviceKind, Timing, settings
 from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.language import say
 
 _LONGEST_REASON = 120
 """Characters of an error that are shown: the first line of PyTorch's may be much longer than a report's row."""
@@ -140,8 +141,9 @@ class TorchDevice:
         if isinstance(error, MemoryError | self.torch.OutOfMemoryError) or any(
             sign in text.lower() for sign in ("out of memory", "can't allocate memory", "not enough memory")
         ):
-            return "out of memory"
-        return f"not supported here: {(text or type(error).__name__).splitlines()[0][:_LONGEST_REASON]}"
+            return say("out of memory")
+        first = (text or type(error).__name__).splitlines()[0]
+        return say("not supported here: {reason}", reason=first[:_LONGEST_REASON])
 
 
 class CallTimer:
@@ -175,7 +177,7 @@ class CallTimer:
 def require_torch() -> None:
     """Raises InputError where PyTorch is not installed."""
     if importlib.util.find_spec("torch") is None:
-        raise InputError(Trouble("profile", "needs PyTorch: pip install 'apss-cp[profile]'"))
+        raise InputError(Trouble("profile", say("needs PyTorch: pip install 'apss-cp[profile]'")))
 
 
 def find_device(asked: str) -> TorchDevice:
@@ -185,7 +187,9 @@ def find_device(asked: str) -> TorchDevice:
     device = next((TorchDevice(kind) for kind in kinds if asked in (kind, "auto")), None)
     if device is None:
         no_plugin = asked == "npu" and importlib.util.find_spec("torch_npu") is None
-        message = f"PyTorch finds none here{': torch_npu is not installed' if no_plugin else ''}"
+        message = say("PyTorch finds none here")
+        if no_plugin:
+            message = say("PyTorch finds none here: torch_npu is not installed")
         raise InputError(Trouble("--device", message, asked, ", ".join(("auto", *kinds))))
     return device
 

@@ -15,10 +15,12 @@ from typing import NamedTuple
 from cpsolver.doors.profile.settings import FitGrid, Settings
 from cpsolver.doors.profile.shapes import COLLECTIVES, STREAMS
 from cpsolver.doors.profile.task import Measurement, MeasurementSet, NotMeasured
+from cpsolver.inputs.language import later, say
 from hw_specs import Chip
 
 LARGEST = 1.25
 """The catalogue's schema refuses larger efficiencies: the peak must be that of another device."""
+_USERS, _CATALOGUES = later("the user"), "the catalogue's "
 
 
 @dataclass(frozen=True)
@@ -107,14 +109,14 @@ def large_gemms(gemms: Sequence[Measurement], least: int) -> tuple[list[Measurem
 
 def peaks(entry: Chip | None, given: GivenPeaks, measured: MeasurementSet, settings: Settings) -> KnownPeaks:
     """Each peak as the user gives it, else by the catalogue's entry, else the best rate measured."""
-    entry_source = "" if entry is None else f"the catalogue's {entry.name}"
+    entry_source = "" if entry is None else f"{_CATALOGUES}{entry.name}"
     best_source = "the best rate seen here, for want of a known peak"
     flops: dict[str, Peak] = {}
     for precision in ("bf16", "fp16", "fp8"):
         published = None if entry is None else getattr(entry.peak_tflops, precision)
         rates = [gemm_rate(measurement) for measurement in measured.of("gemm", precision=precision)]
         if precision in given.tflops:
-            flops[precision] = Peak(given.tflops[precision] * 1e12, "the user")
+            flops[precision] = Peak(given.tflops[precision] * 1e12, _USERS)
         elif published is not None:
             flops[precision] = Peak(published * 1e12, entry_source)
         elif rates:
@@ -137,7 +139,7 @@ def _peak(
     user: float | None, entry: float | None, best: float | None, entry_source: str, best_source: str
 ) -> Peak | None:
     if user is not None:
-        return Peak(user * 1e9, "the user")
+        return Peak(user * 1e9, _USERS)
     if entry is not None:
         return Peak(entry * 1e9, entry_source)
     return None if best is None else Peak(best, best_source)
@@ -152,12 +154,20 @@ def measured_efficiencies(
     figures += [*_memory(measured, known_peaks), *_host(measured, known_peaks), *_launch(measured)]
     figures += _collectives(measured, known_peaks, settings)
     too_large = [figure for figure in figures if figure.value > LARGEST and not figure.name.endswith(("_us", "_mib"))]
-    reason = f"above {LARGEST}: the peak is another device's (--replaces, --peak-tflops)"
-    rejected = [
-        NotMeasured(figure.name, f"{figure.value:.3g} of {figure.source.rpartition(' of ')[2]} is {reason}")
-        for figure in too_large
-    ]
+    rejected = [NotMeasured(figure.name, _too_large(figure)) for figure in too_large]
     return [figure for figure in figures if figure not in too_large], rejected
+
+
+def _too_large(figure: MeasuredEfficiency) -> str:
+    peak = figure.source.rpartition(" of ")[2]  # the chip file's, in English
+    if peak.startswith(_CATALOGUES):
+        peak = say("the catalogue's {name}", name=peak.removeprefix(_CATALOGUES))
+    return say(
+        "{value:.3g} of {peak} is above {largest}: the peak is another device's (--replaces, --peak-tflops)",
+        value=figure.value,
+        peak=say(peak),
+        largest=LARGEST,
+    )
 
 
 def _figure(

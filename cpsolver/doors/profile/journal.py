@@ -13,6 +13,7 @@ from typing import Any
 
 from cpsolver.doors.profile.task import Measurement
 from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.language import say
 
 FORMAT = 1
 
@@ -41,7 +42,7 @@ class Journal:
         try:
             self._file = path.open("ab")
         except OSError as error:
-            raise self._refused(f"cannot be written: {error.strerror}") from None
+            raise self._refused(say("cannot be written: {why}", why=error.strerror)) from None
         self._file.truncate(size)
         if not lines:
             self._write({"format": FORMAT, **provenance})
@@ -68,17 +69,19 @@ class Journal:
         except (ValueError, RecursionError):
             document = None
         if not isinstance(document, dict) or "format" not in document:
-            raise self._refused("is no journal of `apss-cp profile`")
+            raise self._refused(say("is no journal of `apss-cp profile`"))
         if document["format"] != FORMAT:
-            raise self._refused(f"has format {document['format']}, and this version reads {FORMAT}")
+            raise self._refused(
+                say("has format {format}, and this version reads {reads}", format=document["format"], reads=FORMAT)
+            )
         differing = [name for name, value in provenance.items() if document.get(name) != value]
         if differing:
             was = ", ".join(f"{name} {document.get(name)}" for name in differing)
             now = ", ".join(f"{name} {provenance[name]}" for name in differing)
-            raise self._refused(f"was taken with {was}; this is {now}")
+            raise self._refused(say("was taken with {was}; this is {now}", was=was, now=now))
 
     def _refused(self, message: str) -> InputError:
-        allowed = "another --output, or delete the file to measure anew"
+        allowed = say("another --output, or delete the file to measure anew")
         return InputError(Trouble("", message, allowed=allowed, file=str(self.path)))
 
 

@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from cpsolver.doors.profile.device import TorchDevice
+from cpsolver.inputs.language import say
 from models_zoo import SPECIAL_LAYERS, Architecture, special_layers
 
 Tensor = Any
@@ -24,13 +25,21 @@ Tensor = Any
 def unsuitable(model: Architecture) -> str:
     """Why this layer differs from the model's; empty where it does not."""
     if model.attention.kind not in ("mha", "gqa", "mqa"):
-        return f"the real layer has plain or grouped attention, and {model.name} has {model.attention.kind}"
+        return say(
+            "the real layer has plain or grouped attention, and {model} has {kind}",
+            model=model.name,
+            kind=model.attention.kind,
+        )
     for name in special_layers(model):
-        return f"the real layer has attention and a feed-forward block, and {model.name} has {SPECIAL_LAYERS[name]}"
+        return say(
+            "the real layer has attention and a feed-forward block, and {model} has {special}",
+            model=model.name,
+            special=say(SPECIAL_LAYERS[name]),
+        )
     if all(model.has_experts(index) for index in range(model.layers)):
-        return f"the real layer has a dense feed-forward block, and all of {model.name} have experts"
+        return say("the real layer has a dense feed-forward block, and all of {model} have experts", model=model.name)
     if model.attention.output_gate or model.norms_per_layer != 2:
-        return f"the real layer has two norms and no gate on attention, unlike {model.name}"
+        return say("the real layer has two norms and no gate on attention, unlike {model}", model=model.name)
     return ""
 
 

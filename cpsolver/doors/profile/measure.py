@@ -10,6 +10,7 @@ from cpsolver.doors.profile.budget import Outcome
 from cpsolver.doors.profile.device import Call, CallTimer, TorchDevice
 from cpsolver.doors.profile.settings import Timing, settings
 from cpsolver.doors.profile.task import Measurement, MeasurementTask
+from cpsolver.inputs.language import say
 from models_zoo import Architecture
 
 
@@ -25,7 +26,9 @@ class Bench:
         """The measurement, or why there is none: too large, not supported, out of memory."""
         budget_bytes = self.device.free_bytes * settings().memory_share
         if task.bytes > budget_bytes:
-            return f"needs {task.bytes / 2**30:.1f} GiB, and {budget_bytes / 2**30:.1f} may be taken"
+            return say(
+                "needs {need:.1f} GiB, and {most:.1f} may be taken", need=task.bytes / 2**30, most=budget_bytes / 2**30
+            )
         try:
             return self._taken(task)
         except (RuntimeError, TypeError, AttributeError, MemoryError) as error:

@@ -7,6 +7,8 @@ from dataclasses import asdict
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from cpsolver.inputs.language import say
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
@@ -45,16 +47,24 @@ def profile_report(done: Profile, target: str, device: str) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
+    from cpsolver.doors.report.layout import Prose
+
     measured = done.measured
-    taken = f", {measured.taken_up} of them taken up from the journal" if measured.taken_up else ""
-    head = f"{device}: {len(measured.measurements)} measurements in {measured.wall_s:,.0f} s{taken}"
-    parts: list[RenderableType] = [Text(head, style="bold"), Text(_entry_line(done, device)), ""]
-    parts += [_figures(done), Text(_figures_note(done), style="dim"), ""]
-    parts += _pairs("Time, the cost model with this file", done.layers, 1e-3, "ms")
+    taken = say(", {count} of them taken up from the journal", count=measured.taken_up) if measured.taken_up else ""
+    head = say(
+        "{device}: {count} measurements in {seconds:,.0f} s{taken}",
+        device=device,
+        count=len(measured.measurements),
+        seconds=measured.wall_s,
+        taken=taken,
+    )
+    parts: list[RenderableType] = [Text(head, style="bold"), Prose(_entry_line(done, device)), ""]
+    parts += [_figures(done), Prose(_figures_note(done), style="dim"), ""]
+    parts += _pairs(say("Time, the cost model with this file"), done.layers, 1e-3, "ms")
     parts += _gemm_lines(done.gemms)
-    parts += _pairs("Kept by a layer, the memory model", done.bytes, 2.0**20, "MiB")
+    parts += _pairs(say("Kept by a layer, the memory model"), done.bytes, 2.0**20, "MiB")
     parts += list(_left_out(done))
-    parts += [Text(line, style="bold" if place == 0 else "") for place, line in enumerate(_ending(done, target))]
+    parts += [Prose(line, style="bold" if place == 0 else "") for place, line in enumerate(_ending(done, target))]
     return Group(*parts)
 
 
@@ -62,10 +72,10 @@ def _entry_line(done: Profile, device: str) -> str:
     from cpsolver.doors.profile.chip_file import similar_entries
 
     if done.entry is not None:
-        return f"What is not measured comes from the catalogue's {done.entry.name}."
+        return say("What is not measured comes from the catalogue's {name}.", name=done.entry.name)
     near = similar_entries(device)
-    hint = f" (nearest: {', '.join(near)})" if near else ""
-    return f"The catalogue has no entry for it{hint}; --replaces CHIP names one."
+    hint = say(" (nearest: {names})", names=", ".join(near)) if near else ""
+    return say("The catalogue has no entry for it{hint}; --replaces CHIP names one.", hint=hint)
 
 
 def _table(heads: Sequence[str]) -> Table:
@@ -78,7 +88,7 @@ def _table(heads: Sequence[str]) -> Table:
 
 
 def _figures(done: Profile) -> RenderableType:
-    table = _table(("figure", "catalogue", "planned with", "measured", "ratio", "spread"))
+    table = _table((say("figure"), say("catalogue"), say("planned with"), say("measured"), say("ratio"), say("spread")))
     for row in done.rows:
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
         spread = "" if row.spread is None else f"{row.spread:.1%}"
@@ -92,12 +102,13 @@ def _number(value: float | None) -> str:
 
 
 def _figures_note(done: Profile) -> str:
-    note = "ratio: measured over the catalogue's. spread: distance of the quartiles of the repeats."
+    note = say("ratio: measured over the catalogue's. spread: distance of the quartiles of the repeats.")
     if done.entry is None:
         return note
-    return (
-        f"{note} planned with: the catalogue's times the factors fitted to published runs. A chip file is taken at its "
-        "word, without these factors (docs/profile.md)."
+    return say(
+        "{note} planned with: the catalogue's times the factors fitted to published runs. A chip file is taken at its "
+        "word, without these factors (docs/profile.md).",
+        note=note,
     )
 
 
@@ -107,7 +118,8 @@ def _pairs(title: str, pairs: Sequence[ModelComparison], unit: float, word: str)
     from rich.text import Text
 
     counted = any(pair.allocated is not None for pair in pairs)
-    table = _table((title, f"measured {word}", "predicted", "ratio", *(["allocator"] if counted else [])))
+    heads = (title, say("measured {unit}", unit=word), say("predicted"), say("ratio"))
+    table = _table((*heads, *([say("allocator")] if counted else [])))
     for pair in pairs:
         allocated = [] if not counted else [_number(pair.allocated and pair.allocated / unit)]
         sizes = (_number(pair.measured / unit), _number(pair.predicted / unit))
@@ -121,33 +133,46 @@ def _gemm_lines(gemms: Sequence[ModelComparison]) -> list[RenderableType]:
         return []
     from rich.text import Text
 
+    from cpsolver.doors.report.layout import Prose
+
     farthest = max(gemms, key=lambda gemm: abs(gemm.ratio - 1))
     typical = median(abs(gemm.ratio - 1) for gemm in gemms)
-    worst = f"{farthest.what}: {farthest.measured * 1e3:,.3g} ms, predicted {farthest.predicted * 1e3:,.3g}"
-    line = f"{len(gemms)} products: predicted {typical:.0%} off in the median; the worst is {worst}."
-    return [Text(line), Text("")]
+    line = say(
+        "{count} products: predicted {typical:.0%} off in the median; the worst is {what}: {measured:,.3g} ms, "
+        "predicted {predicted:,.3g}.",
+        count=len(gemms),
+        typical=typical,
+        what=farthest.what,
+        measured=farthest.measured * 1e3,
+        predicted=farthest.predicted * 1e3,
+    )
+    return [Prose(line), Text("")]
 
 
 def _left_out(done: Profile) -> Iterator[RenderableType]:
     """What was not measured, by reason."""
     from rich.text import Text
 
+    from cpsolver.doors.report.layout import Prose
+
     by_reason: dict[str, list[str]] = {}
     for left_out in done.measured.left_out:
-        by_reason.setdefault(left_out.reason, []).append(left_out.label)
+        by_reason.setdefault(say(left_out.reason), []).append(left_out.label)
     if by_reason:
-        yield Text("Not measured", style="bold")
+        yield Text(say("Not measured"), style="bold")
     for reason, labels in by_reason.items():
-        more = f" and {len(labels) - 3} more" if len(labels) > 3 else ""
-        yield Text(f"{reason}: {'; '.join(labels[:3])}{more}")
+        more = say(" and {count} more", count=len(labels) - 3) if len(labels) > 3 else ""
+        some = say("; ").join(labels[:3])
+        yield Prose(say("{reason}: {labels}", reason=reason, labels=f"{some}{more}"))
     if by_reason:
         yield Text("")
 
 
 def _ending(done: Profile, target: str) -> list[str]:
-    lines = [f"Written: {target}"]
+    lines = [say("Written: {file}", file=target)]
     if done.measured.interrupted:
-        lines.append("Interrupted: the same command goes on from the journal.")
+        lines.append(say("Interrupted: the same command goes on from the journal."))
     if done.missing:
-        lines.append(f"No plan can be made with it yet: {'; '.join(done.missing)}. Add the fields to the file.")
+        missing = say("; ").join(map(say, done.missing))
+        lines.append(say("No plan can be made with it yet: {missing}. Add the fields to the file.", missing=missing))
     return lines

@@ -11,6 +11,7 @@ from cpsolver.doors.profile.chip_file import named_entry
 from cpsolver.doors.profile.efficiencies import GivenPeaks
 from cpsolver.doors.profile.shapes import MeasurementScope, Precision, tensor_parallel_sizes
 from cpsolver.inputs.errors import InputError, Trouble, nearest_names
+from cpsolver.inputs.language import later, say
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.resolve import resolve
 from cpsolver.spec.spec import Spec
@@ -63,8 +64,10 @@ def resolve_request(asked: ProfileOptions) -> ProfileRequest:
         model = problem.model
         fitting = tensor_parallel_sizes(model.heads, model.ffn, tp)
         if tp and not fitting:
-            allowed = f"divisors of its {model.heads} heads and of its feed-forward width {model.ffn:,}"
-            troubles.append(Trouble("--tp", f"no size divides {model.name}", asked.tp, allowed))
+            allowed = say(
+                "divisors of its {heads} heads and of its feed-forward width {ffn:,}", heads=model.heads, ffn=model.ffn
+            )
+            troubles.append(Trouble("--tp", say("no size divides {model}", model=model.name), asked.tp, allowed))
         tp = fitting
     if troubles or problem is None:
         raise InputError(troubles)
@@ -85,8 +88,8 @@ def _attempt(troubles: list[Trouble], make: Callable[[], _T]) -> _T | None:
 
 def _problem(asked: ProfileOptions) -> Problem:
     if not asked.model:
-        allowed = "a name that `apss-cp models` lists, or a file"
-        raise InputError(Trouble("--model", "must not be empty", allowed=allowed))
+        allowed = say("a name that `apss-cp models` lists, or a file")
+        raise InputError(Trouble("--model", later("must not be empty"), allowed=allowed))
     cluster = {"num_gpus": 1, "gpus_per_node": 1, "chips": [_ANY_CHIP]}
     training = {"global_batch_size": 1, "sequence_length": asked.seq}
     spec = Spec.model_validate({"model": asked.model, "cluster": cluster, "training": training})
@@ -103,7 +106,14 @@ def _sizes(option: str, text: str, troubles: list[Trouble]) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
     good = [part for part in parts if re.fullmatch(r"\d{1,7}", part) and 1 <= int(part) <= _LARGEST_SIZE]
     if len(good) < len(parts):
-        troubles.append(Trouble(option, "must be whole numbers with commas between them", text, "1,2,4,8 for example"))
+        troubles.append(
+            Trouble(
+                option,
+                say("must be whole numbers with commas between them"),
+                text,
+                say("{sizes} for example", sizes="1,2,4,8"),
+            )
+        )
         return ()
     return tuple(dict.fromkeys(map(int, good)))
 
@@ -115,7 +125,7 @@ def _precisions(text: str | None, troubles: list[Trouble]) -> tuple[Precision, .
     for part in wanted:
         if part not in precisions:
             allowed, nearest = ", ".join(precisions), nearest_names(part, precisions)
-            troubles.append(Trouble("--precision", "unknown precision", part, allowed, nearest))
+            troubles.append(Trouble("--precision", say("unknown precision"), part, allowed, nearest))
     return tuple(precision for precision in precisions if precision in wanted)
 
 
@@ -126,8 +136,10 @@ def _peaks(text: str | None, troubles: list[Trouble]) -> dict[str, float]:
         name, _, value = (piece.strip() for piece in part.partition("="))
         good = re.fullmatch(r"\d+(\.\d+)?([eE][+-]?\d+)?", value) is not None and float(value) > 0
         if name not in precisions or not good:
-            allowed = f"PRECISION=TFLOPS with commas between them, PRECISION of {', '.join(precisions)}"
-            troubles.append(Trouble("--peak-tflops", "cannot be read", part, allowed))
+            allowed = say(
+                "PRECISION=TFLOPS with commas between them, PRECISION of {names}", names=", ".join(precisions)
+            )
+            troubles.append(Trouble("--peak-tflops", say("cannot be read"), part, allowed))
         else:
             tflops[name] = float(value)
     return tflops

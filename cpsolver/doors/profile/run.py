@@ -26,6 +26,7 @@ from cpsolver.doors.profile.settings import settings
 from cpsolver.doors.profile.shapes import MeasurementScope, tasks
 from cpsolver.doors.profile.task import MeasurementSet, MeasurementTask, NotMeasured
 from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.language import say
 from cpsolver.problem.problem import Problem
 from hw_specs import Chip, complete_chip
 from models_zoo import special_layers
@@ -60,8 +61,8 @@ def check_output(output: str) -> None:
     """Raises InputError where a file that this command did not write would be lost."""
     path = Path(output)
     if path.is_file() and not path.read_text(encoding="utf-8", errors="replace").startswith(HEAD):
-        message = "is there already, and `apss-cp profile` did not write it"
-        raise InputError(Trouble("", message, allowed="another --output", file=output))
+        message = say("is there already, and `apss-cp profile` did not write it")
+        raise InputError(Trouble("", message, allowed=say("another --output"), file=output))
 
 
 def measure_all(
@@ -99,11 +100,11 @@ def measure_all(
 
 def _not_on(device: TorchDevice, wanted: MeasurementScope) -> tuple[NotMeasured, ...]:
     """What cannot be measured on this machine."""
-    absent = [NotMeasured("network between nodes", "one machine has none")]
+    absent = [NotMeasured(say("network between nodes"), say("one machine has none"))]
     if wanted.devices < 2:
-        absent.append(NotMeasured("collectives", "one device; --devices N for several"))
+        absent.append(NotMeasured(say("collectives"), say("one device; --devices N for several")))
     if device.kind == "cpu":
-        absent.append(NotMeasured("host link", "the CPU is the host"))
+        absent.append(NotMeasured(say("host link"), say("the CPU is the host")))
     return tuple(absent)
 
 

@@ -12,6 +12,7 @@ from cpsolver.cost.recurrence import mixer_gemms
 from cpsolver.cost.shard import Shard, padded_vocabulary
 from cpsolver.doors.profile.settings import DeviceKind, Settings
 from cpsolver.doors.profile.task import MeasurementTask
+from cpsolver.inputs.language import later, say
 from cpsolver.problem.problem import Problem
 from models_zoo import special_layers
 
@@ -61,7 +62,7 @@ def gemm_task(
     times = f"{batch} x " if batch > 1 else ""
     size = {"m": m, "n": n, "k": k, "batch": batch, "precision": precision, "product": direction}
     bytes_ = batch * (BYTES[precision] * (m * k + k * n) + 2 * m * n)
-    label = f"{precision} product {times}{m} x {n} x {k} ({what})"
+    label = say("{precision} product {size} ({what})", precision=precision, size=f"{times}{m} x {n} x {k}", what=what)
     return MeasurementTask("gemm", size, label, flops=2.0 * batch * m * n * k, bytes=float(bytes_), rank=rank)
 
 
@@ -101,8 +102,12 @@ def _passes(tokens: int, gemm: Gemm, precision: Precision, what: str, rank: int)
     m, n, k = max(1, round(tokens * rows)), round(float(gemm.n[0])), round(float(gemm.k[0]))
     copies = round(batch)
     yield gemm_task(m, n, k, copies, precision, "forward", what, rank)
-    yield gemm_task(m, k, n, copies, precision, "input_gradient", f"{what}, gradient of the input", rank + 1)
-    yield gemm_task(k, n, m, copies, precision, "weight_gradient", f"{what}, gradient of the weight", rank + 1)
+    yield gemm_task(
+        m, k, n, copies, precision, "input_gradient", say("{what}, gradient of the input", what=what), rank + 1
+    )
+    yield gemm_task(
+        k, n, m, copies, precision, "weight_gradient", say("{what}, gradient of the weight", what=what), rank + 1
+    )
 
 
 def _attention(problem: Problem, wanted: MeasurementScope) -> Iterator[MeasurementTask]:
@@ -125,8 +130,15 @@ def attention_tasks(
     flops = 2.0 * batch * heads * sequence**2 * (keys + values) * stack.causal_fraction
     held = 2.0 * 2 * batch * heads * sequence * (2 * keys + 2 * values)
     size = {"batch": batch, "heads": heads, "sequence": sequence, "keys": keys, "values": values}
-    for kind, factor in (("forward", 1.0), ("backward", float(stack.attention_backward_flops_factor))):
-        label = f"{precision} attention {kind}, {batch} x {heads} heads, {sequence} tokens"
+    for kind, factor in ((later("forward"), 1.0), (later("backward"), float(stack.attention_backward_flops_factor))):
+        label = say(
+            "{precision} attention {kind}, {batch} x {heads} heads, {sequence} tokens",
+            precision=precision,
+            kind=say(kind),
+            batch=batch,
+            heads=heads,
+            sequence=sequence,
+        )
         every: dict[str, int | str] = {**size, "precision": precision}
         yield MeasurementTask(f"attention_{kind}", every, label, flops=factor * flops, bytes=held, rank=rank)
 
@@ -135,14 +147,16 @@ def _streams(kind: DeviceKind, settings: Settings) -> Iterator[MeasurementTask]:
     bytes_each = settings.stream_bytes[kind]
     for name, tensors in STREAMS.items():
         held, rank = float(bytes_each * (tensors + 1)), 0 if name == "copy" else 1
-        yield MeasurementTask("memory", {"kernel": name, "bytes": bytes_each}, f"memory: {name}", bytes=held, rank=rank)
+        yield MeasurementTask(
+            "memory", {"kernel": name, "bytes": bytes_each}, say("memory: {name}", name=name), bytes=held, rank=rank
+        )
 
 
 def _host_link(kind: DeviceKind, settings: Settings) -> Iterator[MeasurementTask]:
     if kind == "cpu":
         return
-    for direction in ("to the device", "to the host"):
-        count, label = settings.host_copy_bytes, f"host link: {direction}"
+    for direction in (later("to the device"), later("to the host")):
+        count, label = settings.host_copy_bytes, say("host link: {direction}", direction=say(direction))
         yield MeasurementTask("host_link", {"direction": direction, "bytes": count}, label, bytes=float(count), rank=1)
 
 
@@ -154,12 +168,17 @@ def _layers(problem: Problem, wanted: MeasurementScope, settings: Settings) -> I
         forward = _layer_flops(problem, tokens)
         for attention, recompute in RECOMPUTED:
             size: dict[str, int | str] = {"tokens": tokens, "attention": attention, "recompute": recompute}
-            label = f"bytes of a layer, {attention} attention, recomputation {recompute}, {tokens} tokens"
+            label = say(
+                "bytes of a layer, {attention} attention, recomputation {recompute}, {tokens} tokens",
+                attention=attention,
+                recompute=recompute,
+                tokens=tokens,
+            )
             held = _layer_bytes(problem, tokens, attention == "unfused")
             yield MeasurementTask("layer_bytes", size, label, forward, held, 1, f"bytes {attention} {recompute}")
         layers = settings.layers
         size = {"tokens": tokens, "layers": layers}
-        label = f"{layers} layers forward and backward, {tokens} tokens"
+        label = say("{layers} layers forward and backward, {tokens} tokens", layers=layers, tokens=tokens)
         held = layers * _layer_bytes(problem, tokens, False)
         rank = 1 if place == 0 else 2
         yield MeasurementTask("layer_time", size, label, 3 * layers * forward, held, rank, "layer time")
@@ -191,7 +210,12 @@ def _collectives(wanted: MeasurementScope, kind: DeviceKind, settings: Settings)
         for place, collective in enumerate(COLLECTIVES):
             for payload in payloads:
                 size: dict[str, int | str] = {"collective": collective, "group": group, "payload": payload}
-                label = f"{collective} of {payload:,} bytes over {group}"
+                label = say(
+                    "{collective} of {payload:,} bytes over {group}",
+                    collective=collective,
+                    payload=payload,
+                    group=group,
+                )
                 rank = 2 + (place > 0) + 2 * (group < wanted.devices)
                 yield MeasurementTask("collective", size, label, bytes=2.0 * payload, rank=rank)
 

@@ -13,11 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from cpsolver.doors.report.document import versions
-from cpsolver.doors.report.layout import figure_table, section
+from cpsolver.doors.report.layout import Prose, figure_table, section
 from cpsolver.evidence.calibrate.checks import limits
 from cpsolver.evidence.calibrate.leave_one_out import LeaveOneOut, MeanErrors, mean_errors
 from cpsolver.evidence.calibrate.result import CalibrationResult
 from cpsolver.evidence.posterior.constants import UncertainConstant
+from cpsolver.inputs.language import later, say
 from cpsolver.inputs.text import percent, plural, seconds, signed_percent
 from cpsolver.profiles.constants import Overlay, OverlayConstant
 
@@ -27,16 +28,16 @@ def calibration_report(
 ) -> RenderableType:
     """The whole report; `written`: the overlay's file, None where the runs were refused; `most` worst rows."""
     parts: list[RenderableType] = [_headline(result)]
-    parts += section("Step time, each layout predicted by the others", *_errors(result))
-    parts += section("Constants", *_constants(result, overlay))
-    parts += section("What no constant explains", Text(_misfit(result)))
+    parts += section(say("Step time, each layout predicted by the others"), *_errors(result))
+    parts += section(say("Constants"), *_constants(result, overlay))
+    parts += section(say("What no constant explains"), Prose(_misfit(result)))
     if result.readings or result.ran_out:
-        parts += section("Memory", *_memory(result))
+        parts += section(say("Memory"), *_memory(result))
     if most:
-        parts += section("Furthest off", _worst(result.runs, most), Text(_WORST_NOTE, style="dim"))
+        parts += section(say("Furthest off"), _worst(result.runs, most), Prose(say(_WORST_NOTE), style="dim"))
     if result.evidence.left_out or result.evidence.troubles:
-        parts += section("Not learnt from", *_left_out(result))
-    parts += section("Next", *map(Text, _next(result, written)))
+        parts += section(say("Not learnt from"), *_left_out(result))
+    parts += section(say("Next"), *map(Text, _next(result, written)))
     return Group(*parts)
 
 
@@ -44,24 +45,25 @@ def _headline(result: CalibrationResult) -> Text:
     found = result.error
     better = found.after < found.before
     return Text.assemble(
-        (f"{plural(found.runs, 'run')} with a step time: ", "bold"),
-        (f"off by {percent(found.after)} on average", "bold green" if better else "bold red"),
-        f" by what the other runs teach, {percent(found.before)} with the published constants.",
+        (say("{runs} with a step time: ", runs=plural(found.runs, "run")), "bold"),
+        (say("off by {error} on average", error=percent(found.after)), "bold green" if better else "bold red"),
+        say(" by what the other runs teach, {error} with the published constants.", error=percent(found.before)),
     )
 
 
 def _errors(result: CalibrationResult) -> Iterator[RenderableType]:
-    table = figure_table("", "runs", "published", "learnt", "middle", "in 80 %, published", "learnt")
-    table.add_row("all runs", *_cells(result.error), style="bold")
+    heads = (say("runs"), say("published"), say("learnt"), say("middle"), say("in 80 %, published"), say("learnt"))
+    table = figure_table("", *heads)
+    table.add_row(say("all runs"), *_cells(result.error), style="bold")
     if len(result.groups) > 1:
         for (chip, stack), told in result.groups.items():
-            table.add_row(f"{chip} with {stack}", *_cells(mean_errors(told)))
+            table.add_row(say("{chip} with {stack}", chip=chip, stack=stack), *_cells(mean_errors(told)))
     yield table
-    yield Text(
+    note = say(
         "Mean size of predicted / measured - 1 with the published constants, with those that the other runs teach, and "
-        "of the middle of the interval, which also takes in what layouts alike showed.",
-        style="dim",
+        "of the middle of the interval, which also takes in what layouts alike showed."
     )
+    yield Prose(note, style="dim")
 
 
 def _cells(found: MeanErrors) -> tuple[str, ...]:
@@ -72,7 +74,7 @@ def _cells(found: MeanErrors) -> tuple[str, ...]:
 def _constants(result: CalibrationResult, overlay: Overlay) -> Iterator[RenderableType]:
     known = {(each.group, each.name): each for each in result.posterior.constants}
     groups = [*overlay.chips.items(), *overlay.stacks.items()]
-    table = figure_table("", "published", "likely", "learnt", "likely", "runs", gap=1)
+    table = figure_table("", say("published"), *(say("likely"), say("learnt"), say("likely"), say("runs")), gap=1)
     unchanged: dict[str, list[str]] = {}
     for group, constants in groups:
         narrowed = {name: fit for name, fit in constants.items() if _is_narrowed(fit)}
@@ -85,11 +87,12 @@ def _constants(result: CalibrationResult, overlay: Overlay) -> Iterator[Renderab
         yield table
     for group, names in unchanged.items():
         if names:
-            yield Text.assemble((f"{group}: nothing learnt of ", "dim"), (", ".join(names), "dim"))
-    yield Text(
-        "Of a chip, factors on its published efficiencies; of a stack, values. Likely: two in three, before and after.",
-        style="dim",
+            told = say("{group}: nothing learnt of {names}", group=group, names=", ".join(names))
+            yield Prose(told, style="dim")
+    note = say(
+        "Of a chip, factors on its published efficiencies; of a stack, values. Likely: two in three, before and after."
     )
+    yield Prose(note, style="dim")
 
 
 def _is_narrowed(fit: OverlayConstant) -> bool:
@@ -110,45 +113,59 @@ def _figure(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value / 1e9:.3g}e9" if value >= 1e7 else f"{value:,.0f}"
 
 
-_FITS = ((0.4, "closely"), (0.8, "well"), (1.5, "as well as published clusters in general"))
+_FITS = (
+    (0.4, later("The cost model fits these runs closely: {told}")),
+    (0.8, later("The cost model fits these runs well: {told}")),
+    (1.5, later("The cost model fits these runs as well as published clusters in general: {told}")),
+)
+_BADLY = later(
+    "The cost model fits these runs badly: {told} Runs of several versions, models or networks in one table look like "
+    "that: calibrate them apart."
+)
 
 
 def _misfit(result: CalibrationResult) -> str:
     times = result.posterior.times
     size = sum(level.weight * level.size for level in times.levels)
     usual = hypot(times.spread.misfit, times.spread.leftover)
-    fits = next((words for most, words in _FITS if size <= most), "badly")
-    told = (
-        f"The cost model fits these runs {fits}: beyond all constants, step times are off by some "
-        f"{percent(size * usual)}; on published clusters in general {percent(usual)}."
+    told = say(
+        "beyond all constants, step times are off by some {here}; on published clusters in general {usual}.",
+        here=percent(size * usual),
+        usual=percent(usual),
     )
-    if fits == "badly":
-        told += " Runs of several versions, models or networks in one table look like that: calibrate them apart."
-    return told
+    return say(next((words for most, words in _FITS if size <= most), _BADLY), told=told)
 
 
 def _memory(result: CalibrationResult) -> Iterator[RenderableType]:
     if result.readings:
         before, after = (fmean(abs(getattr(each, name)) for each in result.readings) for name in ("before", "after"))
         furthest = max(result.readings, key=lambda reading: abs(reading.after))
-        yield Text(
-            f"{plural(len(result.readings), 'reading')}: off by {percent(after)} on average by what the others teach, "
-            f"{percent(before)} with the published constants; furthest {furthest.name}, "
-            f"{signed_percent(furthest.after)}."
+        told = say(
+            "{readings}: off by {after} on average by what the others teach, {before} with the published constants; "
+            "furthest {name}, {error}.",
+            readings=plural(len(result.readings), "reading"),
+            after=percent(after),
+            before=percent(before),
+            name=furthest.name,
+            error=signed_percent(furthest.after),
         )
+        yield Prose(told)
     for each in result.ran_out:
-        verdict = "explained" if each.explained else "not explained: it is still said to fit"
-        yield Text(
-            f"{each.name} ran out of memory: {verdict} (needs {each.after:.0%} of the device, {each.before:.0%} as "
-            "published)."
+        told = say(
+            "{name} ran out of memory: {verdict} (needs {after:.0%} of the device, {before:.0%} as published).",
+            name=each.name,
+            verdict=say("explained") if each.explained else say("not explained: it is still said to fit"),
+            after=each.after,
+            before=each.before,
         )
+        yield Prose(told)
 
 
-_WORST_NOTE = "By the others: the middle of the interval that the runs of other layouts give."
+_WORST_NOTE = later("By the others: the middle of the interval that the runs of other layouts give.")
 
 
 def _worst(told: Sequence[LeaveOneOut], most: int) -> Table:
-    table = figure_table("", "measured", "published", "error", "by the others", "error")
+    table = figure_table("", say("measured"), say("published"), say("error"), say("by the others"), say("error"))
     for each in sorted(told, key=lambda one: -abs(one.middle))[:most]:
         published, others = (seconds(value, of=each.measured_s) for value in (each.row.published_s, each.middle_s))
         errors = signed_percent(each.before), signed_percent(each.middle)
@@ -159,21 +176,23 @@ def _worst(told: Sequence[LeaveOneOut], most: int) -> Table:
 
 def _left_out(result: CalibrationResult) -> Iterator[RenderableType]:
     for reason, ids in result.evidence.left_out.items():
-        yield Text(f"{plural(len(ids), 'row')}, {reason}: {', '.join(ids)}")
+        told = say("{rows}, {reason}: {ids}", rows=plural(len(ids), "row"), reason=reason, ids=", ".join(ids))
+        yield Prose(told)
     if result.evidence.troubles:
         lines = len({trouble.line for trouble in result.evidence.troubles})
-        yield Text(f"{plural(lines, 'row')} at fault, told on stderr")
+        yield Text(say("{rows} at fault, told on stderr", rows=plural(lines, "row")))
 
 
 def _next(result: CalibrationResult, written: str | None) -> Iterator[str]:
     if written is None:
-        yield "Refused, and nothing written: the reasons are on stderr."
+        yield say("Refused, and nothing written: the reasons are on stderr.")
         return
     if result.doubts:
-        yield f"Written in spite of doubts, which {written} repeats."
+        yield say("Written in spite of doubts, which {written} repeats.", written=written)
     yield f"apss-cp solve SPEC --calibration {written}"
     yield f"apss-cp evaluate SPEC --strategy PLAN --calibration {written}"
-    yield f"apss-cp validate {result.file} --calibration {written}   # these runs look better now than new ones will"
+    note = say("these runs look better now than new ones will")
+    yield f"apss-cp validate {result.file} --calibration {written}   # {note}"
 
 
 def calibration_document(result: CalibrationResult, overlay: Overlay, written: str | None) -> dict[str, Any]:

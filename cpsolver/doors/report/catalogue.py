@@ -10,7 +10,10 @@ from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
+from cpsolver.doors.report.layout import Prose
+from cpsolver.doors.report.text import CONFIDENCE
 from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.language import later, say
 from cpsolver.profiles.constants import ALL, CHIP_FACTORS, Fitted, load_calibration
 from hw_specs import (
     Chip,
@@ -46,14 +49,18 @@ def models_report(name: str | None = None) -> RenderableType:
     for arch in list_architectures():
         shape = (str(arch.layers), f"{arch.hidden:,}", f"{arch.ffn:,}", f"{arch.heads}/{arch.kv_heads}")
         size = f"{total_parameters(arch) / _BILLION:,.1f} B"
-        mark = "proposal" if arch.proposal else arch.confidence
+        mark = say("proposal") if arch.proposal else _confidence(arch.confidence)
         entries.append(((arch.name, size, *shape, mark), unsupported_reasons(arch)))
-    heads = ("model", "params", "layers", "hidden", "ffn", "heads", "shape is")
-    note = (
+    heads = (say("model"), say("params"), say("layers"), say("hidden"), "ffn", say("heads"), say("shape is"))
+    note = say(
         "heads: query/key-value. A proposal: a shape of that size that nobody has published. "
         "Details, aliases and sources: apss-cp models NAME"
     )
-    return _listing("models", heads, entries, note)
+    titles = (
+        later("{count} models can be planned"),
+        later("{count} models are in the catalogue and cannot be planned yet"),
+    )
+    return _listing(titles, heads, entries, note)
 
 
 def chips_report(name: str | None = None) -> RenderableType:
@@ -64,30 +71,39 @@ def chips_report(name: str | None = None) -> RenderableType:
     for chip in list_chips():
         memory = (_figure(chip.memory.capacity_gb), _figure(chip.memory.bandwidth_gb_s))
         links = (_figure(chip.scale_up.bandwidth_gb_s), _figure(chip.scale_out.bandwidth_gbit_s))
-        row = (chip.name, _figure(chip.peak_tflops.bf16), *memory, *links, chip.confidence)
+        row = (chip.name, _figure(chip.peak_tflops.bf16), *memory, *links, _confidence(chip.confidence))
         entries.append((row, unusable_reasons(chip)))
-    heads = ("chip", "bf16", "memory", "bandwidth", "fabric", "network", "data sheet is")
-    note = (
+    heads = (
+        *(say("chip"), "bf16", say("memory"), say("bandwidth"), say("fabric"), say("network")),
+        say("data sheet is"),
+    )
+    note = say(
         "bf16 in TFLOP/s, dense; memory in GB, its bandwidth in GB/s; fabric (one way) in GB/s and network in "
         "Gbit/s a device. Details, efficiencies, aliases and sources: apss-cp chips NAME"
     )
-    return _listing("chips", heads, entries, note)
+    titles = (
+        later("{count} chips can be planned"),
+        later("{count} chips are in the catalogue and cannot be planned yet"),
+    )
+    return _listing(titles, heads, entries, note)
 
 
 def networks_report(name: str | None = None) -> RenderableType:
     """All networks, or one; raises InputError for an unknown name."""
     if name is not None:
         return _network_detail(_entry("network", load_network, name))
-    table = _table(("network", "Gbit/s", "levels", "built with"), left=(0, 2, 3))
+    table = _table((say("network"), "Gbit/s", say("levels"), say("built with")), left=(0, 2, 3))
     table.columns[0].no_wrap = True
     for each in list_networks():
-        levels = ", ".join(_level(level) for level in each.levels) or "one"
+        levels = ", ".join(_level(level) for level in each.levels) or say("one")
         table.add_row(each.name, adapter_gbit_s(each), levels, ", ".join(each.chips))
-    note = (
+    note = say(
         "Gbit/s of each device, or as adapters × Gbit/s of a node; levels in devices, 1:7 their oversubscription. A "
         "spec takes one as cluster.network, or figures of its own. Aliases and sources: apss-cp networks NAME"
     )
-    return Group(Text(f"{table.row_count} networks", style="bold"), table, "", Text(note, style="dim"))
+    return Group(
+        Text(say("{count} networks", count=table.row_count), style="bold"), table, "", Prose(note, style="dim")
+    )
 
 
 def networks_document(name: str | None = None) -> Any:
@@ -110,14 +126,15 @@ def _level(level: NetworkLevel) -> str:
 
 
 def _network_detail(network: NetworkPreset) -> RenderableType:
+    each = later("{figure} Gbit/s a node") if network.nics_per_node else later("{figure} Gbit/s a device")
     rows = [
-        ("what", network.about),
-        ("adapters", f"{adapter_gbit_s(network)} Gbit/s a {'node' if network.nics_per_node else 'device'}"),
-        ("levels", ", ".join(_level(level) for level in network.levels) or "one, the whole cluster"),
-        ("built with", ", ".join(network.chips)),
-        ("aliases", ", ".join(network.aliases)),
-        ("how sure", network.confidence),
-        ("sources", network.sources),
+        (say("what"), say(network.about)),
+        (say("adapters"), say(each, figure=adapter_gbit_s(network))),
+        (say("levels"), ", ".join(_level(level) for level in network.levels) or say("one, the whole cluster")),
+        (say("built with"), ", ".join(network.chips)),
+        (say("aliases"), ", ".join(network.aliases)),
+        (say("how sure"), _confidence(network.confidence)),
+        (say("sources"), network.sources),
     ]
     return _detail(network.name, rows)
 
@@ -141,8 +158,8 @@ def _entry(kind: str, load: Callable[[str], _Kind], name: str) -> _Kind:
     try:
         return load(name)
     except (UnknownModelError, UnknownChipError, UnknownNetworkError) as error:
-        allowed = f"a name that `apss-cp {kind}s` lists"
-        raise InputError(Trouble(kind, f"unknown {kind}", name, allowed, error.nearest)) from None
+        allowed = say("a name that `apss-cp {kind}s` lists", kind=kind)
+        raise InputError(Trouble(kind, say("unknown {kind}", kind=say(kind)), name, allowed, error.nearest)) from None
 
 
 def _model_fields(arch: Architecture) -> dict[str, Any]:
@@ -180,21 +197,20 @@ def fitted_factors(chip: Chip) -> dict[str, list[tuple[str, Fitted]]]:
 _Entry = tuple[tuple[str, ...], tuple[str, ...]]
 
 
-def _listing(what: str, heads: Sequence[str], entries: Sequence[_Entry], note: str) -> RenderableType:
-    """Those that can be planned with their figures, then the others with the reasons."""
+def _listing(titles: tuple[str, str], heads: Sequence[str], entries: Sequence[_Entry], note: str) -> RenderableType:
+    """Those that can be planned with their figures, then the others with the reasons, each below its title."""
     table = _table(heads, left=(0, len(heads) - 1))
     columns = Column(no_wrap=True), Column(justify="right", no_wrap=True), Column(style="dim")
     others = Table.grid(*columns, padding=(0, 2, 0, 0))
     for row, reasons in entries:
         if reasons:
-            others.add_row(row[0], row[1], "; ".join(reasons))
+            others.add_row(row[0], row[1], _reasons(reasons))
         else:
             table.add_row(*row)
-    parts: list[RenderableType] = [Text(f"{table.row_count} {what} can be planned", style="bold"), table, ""]
+    parts: list[RenderableType] = [Text(say(titles[0], count=table.row_count), style="bold"), table, ""]
     if others.row_count:
-        title = f"{others.row_count} {what} are in the catalogue and cannot be planned yet"
-        parts += [Text(title, style="bold"), others, ""]
-    return Group(*parts, Text(note, style="dim"))
+        parts += [Text(say(titles[1], count=others.row_count), style="bold"), others, ""]
+    return Group(*parts, Prose(note, style="dim"))
 
 
 def _table(heads: Sequence[str], left: Sequence[int]) -> Table:
@@ -204,56 +220,114 @@ def _table(heads: Sequence[str], left: Sequence[int]) -> Table:
     return table
 
 
+_REASONS = (
+    later("no bf16 matrix peak is known"),
+    later("no memory capacity is known"),
+    later("no memory bandwidth is known"),
+    later("no scale-up bandwidth is known"),
+    later("no network (scale-out) bandwidth is known"),
+    later("multi-token prediction of several layers that are one block each"),
+)
+"""Why an entry cannot be planned, in the words of the catalogues, which speak English alone."""
+
+
+def _reasons(reasons: Sequence[str]) -> str:
+    return say("; ").join(map(say, reasons))
+
+
+def _confidence(word: str) -> str:
+    return say(CONFIDENCE[word])
+
+
 def _model_detail(arch: Architecture) -> RenderableType:
-    kind = arch.attention.kind
+    heads = say(
+        "{kind}, {heads} heads of {size}, {kv_heads} key-value heads",
+        kind=arch.attention.kind,
+        heads=arch.heads,
+        size=arch.head_dim,
+        kv_heads=arch.kv_heads,
+    )
+    longest = arch.max_positions
+    proposal = say(", a proposal: nobody has published it") if arch.proposal else ""
     rows = [
-        ("parameters", _parameters(arch)),
-        ("layers", str(arch.layers)),
-        ("hidden", f"{arch.hidden:,}"),
-        ("feed-forward", f"{arch.ffn:,}, {arch.activation}{', gated' if arch.gated_mlp else ''}"),
-        ("attention", f"{kind}, {arch.heads} heads of {arch.head_dim}, {arch.kv_heads} key-value heads"),
-        ("vocabulary", f"{arch.vocab:,}{', tied embeddings' if arch.tied_embeddings else ''}"),
-        ("norm, position", f"{arch.norm}, {arch.position}"),
-        ("longest sequence", "" if arch.max_positions is None else f"{arch.max_positions:,} tokens"),
-        ("can be planned", _planned(unsupported_reasons(arch))),
-        ("shape is", arch.confidence + (", a proposal: nobody has published it" if arch.proposal else "")),
-        ("inferred", arch.inferred_fields or ""),
-        ("published size", _published(arch)),
-        ("aliases", ", ".join(arch.aliases)),
+        (say("parameters"), _parameters(arch)),
+        (say("layers"), str(arch.layers)),
+        (say("hidden"), f"{arch.hidden:,}"),
+        (say("feed-forward"), f"{arch.ffn:,}{say(', ')}{arch.activation}{say(', gated') if arch.gated_mlp else ''}"),
+        (say("attention"), heads),
+        (say("vocabulary"), f"{arch.vocab:,}{say(', tied embeddings') if arch.tied_embeddings else ''}"),
+        (say("norm, position"), f"{arch.norm}, {arch.position}"),
+        (say("longest sequence"), "" if longest is None else say("{count:,} tokens", count=longest)),
+        (say("can be planned"), _planned(unsupported_reasons(arch))),
+        (say("shape is"), _confidence(arch.confidence) + proposal),
+        (say("inferred"), arch.inferred_fields or ""),
+        (say("published size"), _published(arch)),
+        (say("aliases"), ", ".join(arch.aliases)),
         ("Hugging Face", ", ".join(arch.hugging_face)),
-        ("sources", arch.sources),
-        ("notes", arch.notes or ""),
+        (say("sources"), arch.sources),
+        (say("notes"), arch.notes or ""),
     ]
     return _detail(arch.name, rows)
 
 
 def _chip_detail(chip: Chip) -> RenderableType:
     peaks = {name: value for name, value in chip.peak_tflops.model_dump().items() if value is not None}
-    memory, fabric, network = chip.memory, chip.scale_up, chip.scale_out
-    usable = f", {memory.usable_gib:g} GiB of them usable ({memory.usable_source})" if memory.usable_gib else ""
-    where = f"{fabric.topology}, {fabric.domain_size} devices{', beyond one node' if fabric.spans_nodes else ''}"
+    network = say("{figure} Gbit/s a device", figure=_figure(chip.scale_out.bandwidth_gbit_s))
     rows = [
-        ("vendor, status", f"{chip.vendor}, {chip.status}"),
-        ("peak, dense", ", ".join(f"{name} {value:,g}" for name, value in peaks.items()) + " TFLOP/s"),
-        ("memory", f"{_figure(memory.capacity_gb)} GB {memory.kind or ''}{usable}"),
-        ("memory bandwidth", f"{_figure(memory.bandwidth_gb_s)} GB/s"),
-        ("fabric", f"{fabric.kind or '?'}, {_figure(fabric.bandwidth_gb_s)} GB/s one way, {where}"),
-        ("network", f"{_figure(network.bandwidth_gbit_s)} Gbit/s a device, {network.confidence}"),
-        ("can be planned", _planned(unusable_reasons(chip))),
-        ("data sheet is", chip.confidence),
-        ("aliases", ", ".join(chip.aliases)),
-        ("sources", chip.sources),
-        ("notes", chip.notes or ""),
+        (say("vendor, status"), f"{chip.vendor}{say(', ')}{say(chip.status)}"),
+        (say("peak, dense"), ", ".join(f"{name} {value:,g}" for name, value in peaks.items()) + " TFLOP/s"),
+        (say("memory"), _memory(chip)),
+        (say("memory bandwidth"), f"{_figure(chip.memory.bandwidth_gb_s)} GB/s"),
+        (say("fabric"), _fabric(chip)),
+        (say("network"), f"{network}{say(', ')}{_confidence(chip.scale_out.confidence)}"),
+        (say("can be planned"), _planned(unusable_reasons(chip))),
+        (say("data sheet is"), _confidence(chip.confidence)),
+        (say("aliases"), ", ".join(chip.aliases)),
+        (say("sources"), chip.sources),
+        (say("notes"), chip.notes or ""),
     ]
     return Group(_detail(chip.name, rows), "", Padding(_efficiencies(chip), (0, 0, 0, 1)))
 
 
-_GIVEN = {"chip": "this chip", "vendor default": "vendor", "default": "all chips", "spec": "the spec"}
+def _memory(chip: Chip) -> str:
+    memory = chip.memory
+    told = f"{_figure(memory.capacity_gb)} GB {memory.kind or ''}"
+    if not memory.usable_gib:
+        return told
+    usable = say(", {usable:g} GiB of them usable ({source})", usable=memory.usable_gib, source=memory.usable_source)
+    return told + usable
+
+
+def _fabric(chip: Chip) -> str:
+    fabric = chip.scale_up
+    told = say(
+        "{kind}, {figure} GB/s one way, {topology}, {count} devices",
+        kind=fabric.kind or "?",
+        figure=_figure(fabric.bandwidth_gb_s),
+        topology=say(fabric.topology),
+        count=fabric.domain_size,
+    )
+    return told + (say(", beyond one node") if fabric.spans_nodes else "")
+
+
+_WORDS = (
+    *(later("shipping"), later("announced")),
+    *(later("switched"), later("mesh"), later("ring"), later("unknown")),
+)
+"""Words of a chip's file: its status, the topology of its fabric."""
+
+_GIVEN = {
+    "chip": later("this chip"),
+    "vendor default": later("vendor"),
+    "default": later("all chips"),
+    "spec": later("the spec"),
+}
 
 
 def _efficiencies(chip: Chip) -> RenderableType:
     """The figures with what planning makes of them, how sure they are, and each source once."""
-    table = _table(("efficiency", "value", "used", "runs", "confidence", "given for", "from"), left=(0, 4, 5))
+    heads = say("efficiency | value | used | runs | confidence | given for | from").split(" | ")
+    table = _table(heads, left=(0, 4, 5))
     sources = list(dict.fromkeys(entry.source for entry in chip.efficiency.values()))
     used, factors = load_calibration().chip(chip).efficiency, fitted_factors(chip)
     for name, entry in chip.efficiency.items():
@@ -261,20 +335,26 @@ def _efficiencies(chip: Chip) -> RenderableType:
             continue
         runs = str(factors[name][-1][1].rows) if name in factors else ""
         figures = (f"{entry.value:.4g}", f"{used[name].value:.4g}", runs)
-        table.add_row(name, *figures, entry.confidence, _GIVEN[entry.origin], str(sources.index(entry.source) + 1))
+        told = (_confidence(entry.confidence), say(_GIVEN[entry.origin]))
+        table.add_row(name, *figures, *told, str(sources.index(entry.source) + 1))
     notes = Table.grid(padding=(0, 1, 0, 0))
     for number, source in enumerate(sources, 1):
         notes.add_row(f"{number}:", Text(source))
-    used_note = Text(_used_note(chip), style="dim")
-    return Group(table, "", used_note, "", Text("where the values are from", style="dim"), notes)
+    used_note = Prose(_used_note(chip), style="dim")
+    return Group(table, "", used_note, "", Text(say("where the values are from"), style="dim"), notes)
 
 
 def _used_note(chip: Chip) -> str:
     known = chip.architecture in load_calibration().chips
-    whose = f"all chips and of {chip.architecture}" if known else "all chips: no run of this architecture"
-    return (
-        f"used: what planning uses, the value times factors fitted to published runs of {whose}. runs: how many bear "
-        "on the narrowest factor. A chip that a spec describes itself is taken at its word."
+    whose = (
+        say("all chips and of {architecture}", architecture=chip.architecture)
+        if known
+        else say("all chips: no run of this architecture")
+    )
+    return say(
+        "used: what planning uses, the value times factors fitted to published runs of {whose}. runs: how many bear "
+        "on the narrowest factor. A chip that a spec describes itself is taken at its word.",
+        whose=whose,
     )
 
 
@@ -282,24 +362,24 @@ def _detail(title: str, rows: Sequence[tuple[str, str]]) -> RenderableType:
     table = Table.grid(Column(style="dim", no_wrap=True), Column(overflow="fold"), padding=(0, 2, 0, 0))
     for label, value in rows:
         if value.strip():
-            table.add_row(label, Text(" ".join(value.split())))
+            table.add_row(label, Prose(" ".join(value.split())))
     return Group(Text(title, style="bold"), Padding(table, (0, 0, 0, 1)))
 
 
 def _parameters(arch: Architecture) -> str:
     total, active = total_parameters(arch), active_parameters(arch)
-    return f"{total:,}" + (f", {active:,} of them active" if active != total else "")
+    return f"{total:,}" + (say(", {active:,} of them active", active=active) if active != total else "")
 
 
 def _published(arch: Architecture) -> str:
     if arch.published_params_billion is None:
         return ""
-    size = f"{arch.published_params_billion:g} billion"
-    return "; ".join(filter(None, (size, arch.published_params_basis, arch.published_params_gap)))
+    size = say("{size:g} billion", size=arch.published_params_billion)
+    return say("; ").join(filter(None, (size, arch.published_params_basis, arch.published_params_gap)))
 
 
 def _planned(reasons: Sequence[str]) -> str:
-    return "no: " + "; ".join(reasons) if reasons else "yes"
+    return say("no: {reasons}", reasons=_reasons(reasons)) if reasons else say("yes")
 
 
 def _figure(value: float | None) -> str:

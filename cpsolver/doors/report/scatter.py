@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from html import escape
 
 from cpsolver.evidence.runs.validation import Validation
+from cpsolver.inputs.language import say, spoken
 from cpsolver.inputs.text import percent, plural, seconds, signed_percent
 
 _COLOURS = ("#3b82f6", "#f97316", "#16a34a", "#dc2626", "#a855f7", "#0d9488", "#ca8a04", "#ec4899")
@@ -56,27 +57,49 @@ def scatter_html(validation: Validation) -> str:
     sources = sorted({point.source for point in times})
     marks = {source: _mark(number) for number, source in enumerate(sources)}
     score = validation.time
-    told = "" if score is None else f", off by {percent(score.mean)} on average (median {percent(score.median)})"
+    told = (
+        ""
+        if score is None
+        else say(", off by {mean} on average (median {median})", mean=percent(score.mean), median=percent(score.median))
+    )
+    note = say(
+        "{runs}{told}. Dashed: the same. Band: 10 % either way. Tooltips name the runs.",
+        runs=plural(len(times), "run"),
+        told=told,
+    )
     body = [
-        "<h1>Predicted against measured</h1>",
-        f"<p>{plural(len(times), 'run')}{told}. Dashed: the same. Band: 10 % either way. Tooltips name the runs.</p>",
+        f"<h1>{say('Predicted against measured')}</h1>",
+        f"<p>{note}</p>",
         _legend(marks),
-        "<h2>Step time</h2>",
-        _plot(times, marks, "s", "step time"),
-        "<h2>Peak memory</h2>",
-        _plot(sizes, marks, "GiB", "peak memory of a device"),
+        f"<h2>{say('Step time')}</h2>",
+        _plot(times, marks, "s", (say("step time"), say("measured step time, s"), say("predicted step time, s"))),
+        f"<h2>{say('Peak memory')}</h2>",
+        _plot(sizes, marks, "GiB", _peaks()),
     ]
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-    title = "<title>apss-cp: predicted against measured</title>"
-    lines = ["<!DOCTYPE html>", f'<html lang="en"><head>{head}{title}<style>{_STYLE}</style></head><body>']
+    title = f"<title>{say('apss-cp: predicted against measured')}</title>"
+    lines = ["<!DOCTYPE html>", f'<html lang="{spoken()}"><head>{head}{title}<style>{_STYLE}</style></head><body>']
     return "\n".join([*lines, *body, "</body></html>"])
+
+
+def _peaks() -> tuple[str, str, str]:
+    return (
+        say("peak memory of a device"),
+        say("measured peak memory of a device, GiB"),
+        say("predicted peak memory of a device, GiB"),
+    )
 
 
 def _times(validation: Validation) -> list[_Point]:
     points = []
     for one in validation.scored:
         predicted = one.prediction.step_time_s
-        told = f"measured {seconds(one.measured_s)}, predicted {seconds(predicted)} ({signed_percent(one.error)})"
+        told = say(
+            "measured {measured}, predicted {predicted} ({error})",
+            measured=seconds(one.measured_s),
+            predicted=seconds(predicted),
+            error=signed_percent(one.error),
+        )
         points.append(_Point(one.measured_s, predicted, one.run.source, _title(one.run.id, one.run.source, told)))
     return points
 
@@ -86,14 +109,19 @@ def _sizes(validation: Validation) -> list[_Point]:
     for one in validation.scored:
         run, predicted, error = one.run, one.prediction.memory_gib, one.memory_error
         if run.peak_mem_gib is not None and error is not None:
-            told = f"measured {run.peak_mem_gib:.1f} GiB ({run.peak_mem_kind or 'unstated'})"
-            told += f", predicted {predicted:.1f} GiB ({signed_percent(error)})"
+            told = say(
+                "measured {measured:.1f} GiB ({kind}), predicted {predicted:.1f} GiB ({error})",
+                measured=run.peak_mem_gib,
+                kind=run.peak_mem_kind or say("unstated"),
+                predicted=predicted,
+                error=signed_percent(error),
+            )
             points.append(_Point(run.peak_mem_gib, predicted, run.source, _title(run.id, run.source, told)))
     return points
 
 
 def _title(name: str, source: str, told: str) -> str:
-    return f"{name}\n{source or 'not stated'}\n{told}"
+    return f"{name}\n{source or say('not stated')}\n{told}"
 
 
 def _mark(number: int) -> str:
@@ -106,7 +134,7 @@ def _legend(marks: dict[str, str]) -> str:
     items = []
     for source, mark in marks.items():
         sample = f'<svg viewBox="0 0 14 14" aria-hidden="true">{mark.format(x=7, y=7)}/></svg>'
-        items.append(f"<li>{sample}{escape(source or 'not stated')}</li>")
+        items.append(f"<li>{sample}{escape(source or say('not stated'))}</li>")
     return f"<ul>{''.join(items)}</ul>"
 
 
@@ -132,23 +160,24 @@ class _Axis:
         return [tick for tick in all_ticks if self.low <= tick <= self.high] or [math.sqrt(self.low * self.high)]
 
 
-def _plot(points: Sequence[_Point], marks: dict[str, str], unit: str, what: str) -> str:
+def _plot(points: Sequence[_Point], marks: dict[str, str], unit: str, what: tuple[str, str, str]) -> str:
+    """`what`: what is drawn, and the titles of the axis across and of that up."""
     if not points:
-        return "<p>Nothing was measured and predicted.</p>"
+        return f"<p>{say('Nothing was measured and predicted.')}</p>"
     axis = _Axis(points)
     right, bottom = _LEFT + _SIZE, _TOP + _SIZE
     frame = f'x="{_LEFT}" y="{_TOP}" width="{_SIZE}" height="{_SIZE}"'
     across, down = _LEFT + _SIZE / 2, _TOP + _SIZE / 2
     parts = [
-        f'<svg class="plot" viewBox="0 0 {right + 10} {bottom + _BOTTOM}" role="img" aria-label="{what}">',
+        f'<svg class="plot" viewBox="0 0 {right + 10} {bottom + _BOTTOM}" role="img" aria-label="{what[0]}">',
         f'<clipPath id="clip-{unit}"><rect {frame}/></clipPath>',
         *_grid(axis),
         f'<g clip-path="url(#clip-{unit})"><polygon class="band" points="{_band(axis)}"/>',
         f'<line class="same" x1="{_LEFT}" y1="{bottom}" x2="{right}" y2="{_TOP}"/></g>',
         f'<rect class="frame" {frame}/>',
-        f'<text x="{across}" y="{bottom + 42}" text-anchor="middle">measured {what}, {unit}</text>',
+        f'<text x="{across}" y="{bottom + 42}" text-anchor="middle">{what[1]}</text>',
         f'<text transform="translate(16 {down}) rotate(-90)" text-anchor="middle">',
-        f'predicted {what}, {unit}</text><g class="points">',
+        f'{what[2]}</text><g class="points">',
     ]
     for point in points:
         mark = marks[point.source].format(x=axis.x(point.measured), y=axis.y(point.predicted))

@@ -8,6 +8,9 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from cpsolver.doors.report.layout import Prose
+from cpsolver.doors.report.text import CONFIDENCE
+from cpsolver.inputs.language import say
 from cpsolver.inputs.text import plural
 from cpsolver.profiles.constants import Calibration, Fitted, load_calibration
 from cpsolver.profiles.stack import Constants, Stack, load_stack, stack_names
@@ -21,17 +24,19 @@ def stacks_report(name: str | None = None) -> RenderableType:
     """All profiles, or one; raises InputError for an unknown name."""
     if name is not None:
         return _detail(load_stack(name), load_calibration())
-    note = (
+    note = say(
         "measured runs: published ones that the intervals of this stack's plans rest on, by chip architecture; a "
         "few do not count. A spec names one of these: `stack: megatron-core`. Constants and sources: "
         "apss-cp stacks NAME"
     )
-    parts: list[RenderableType] = [Text(f"{len(stack_names())} software stacks", style="bold")]
+    parts: list[RenderableType] = [Text(say("{count} software stacks", count=len(stack_names())), style="bold")]
     for stack in map(load_stack, stack_names()):
-        runs = ", ".join(f"{count} on {chip}" for chip, count in load_calibration().measured_on(stack.name).items())
-        parts.append(Text.assemble((stack.name, "bold"), (f"  measured runs: {runs}" if runs else "", "dim")))
-        parts.append(Padding(Text(stack.title), (0, 0, 0, 2)))
-    return Group(*parts, "", Text(note, style="dim"))
+        measured = load_calibration().measured_on(stack.name)
+        runs = ", ".join(say("{count} on {chip}", count=count, chip=chip) for chip, count in measured.items())
+        told = say("  measured runs: {runs}", runs=runs) if runs else ""
+        parts.append(Text.assemble((stack.name, "bold"), (told, "dim")))
+        parts.append(Padding(Prose(say(stack.title)), (0, 0, 0, 2)))
+    return Group(*parts, "", Prose(note, style="dim"))
 
 
 def stacks_document(name: str | None = None) -> Any:
@@ -71,12 +76,16 @@ def _detail(stack: Stack, calibration: Calibration) -> RenderableType:
     parts: list[RenderableType] = []
     for name in Constants.model_fields:
         constant = getattr(used.constants, name)
-        parts.append(Text(f"{name:<{_WIDTH}}{constant.value:>10.4g}  {constant.confidence}"))
+        parts.append(Text(f"{name:<{_WIDTH}}{constant.value:>10.4g}  {say(CONFIDENCE[constant.confidence])}"))
         fitted = found.get(name)
         source = _fitted_source(name, fitted, stack) if fitted else constant.source
-        parts.append(Padding(Text(source, style="dim"), (0, 0, 0, 4)))
-    head = f"{len(Constants.model_fields)} constants, {len(found)} of them fitted to published runs"
-    top = (Text(stack.name, style="bold"), Padding(Text(stack.title), (0, 0, 0, 1)))
+        parts.append(Padding(Prose(source, style="dim"), (0, 0, 0, 4)))
+    head = say(
+        "{count} constants, {fitted} of them fitted to published runs",
+        count=len(Constants.model_fields),
+        fitted=len(found),
+    )
+    top = (Text(stack.name, style="bold"), Padding(Prose(say(stack.title)), (0, 0, 0, 1)))
     return Group(*top, *_what_it_runs(stack), "", Text(head, style="bold"), *parts)
 
 
@@ -84,10 +93,10 @@ def _what_it_runs(stack: Stack) -> list[RenderableType]:
     facts = _facts(stack)
     if facts is None:
         return []
-    parts: list[RenderableType] = ["", Text("what it runs: the rule stack keeps plans to it", style="bold")]
+    parts: list[RenderableType] = ["", Text(say("what it runs: the rule stack keeps plans to it"), style="bold")]
     for name, fact in facts.items():
         value = fact["value"]
-        told = ", ".join(map(_word, value)) or "none" if isinstance(value, tuple) else _word(value)
+        told = ", ".join(map(_word, value)) or say("none") if isinstance(value, tuple) else _word(value)
         parts += [Text(f"{name:<{_WIDTH}}{told}"), Padding(Text(fact["source"], style="dim"), (0, 0, 0, 4))]
     return parts
 
@@ -106,6 +115,12 @@ def _facts(stack: Stack) -> dict[str, Any] | None:
 def _fitted_source(name: str, fitted: Fitted, stack: Stack) -> str:
     documented = getattr(stack.constants, name)
     error = standard_error(name, fitted)
-    sure = "" if error is None else f", standard error {error:.2g}"
-    told = f"fitted to {plural(fitted.rows, 'published run')}{sure}; "
-    return f"{told}replaces {documented.value:.4g} ({documented.confidence}: {documented.source})"
+    sure = "" if error is None else say(", standard error {error:.2g}", error=error)
+    return say(
+        "fitted to {runs}{sure}; replaces {value:.4g} ({confidence}: {source})",
+        runs=plural(fitted.rows, "published run"),
+        sure=sure,
+        value=documented.value,
+        confidence=say(CONFIDENCE[documented.confidence]),
+        source=documented.source,
+    )

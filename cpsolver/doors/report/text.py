@@ -22,6 +22,15 @@ PART_NAMES = {
 }
 """What the parts of a step's time are called."""
 
+CONFIDENCE = {
+    "verified": later("verified"),
+    "secondary": later("secondary"),
+    "assumed": later("assumed"),
+    "measured": later("measured"),
+    "fitted": later("fitted"),
+}
+"""How sure a value of a catalogue is."""
+
 
 def part_name(part: str) -> str:
     """What a part of a step's time is called."""

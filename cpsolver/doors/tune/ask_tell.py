@@ -15,6 +15,7 @@ from cpsolver.doors.tune.runner import Ending
 from cpsolver.doors.tune.state import State
 from cpsolver.doors.tune.trial import Chooser, Stop, Trial, TrialMemory
 from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.language import later, say
 
 
 @dataclass(frozen=True)
@@ -63,25 +64,31 @@ def _troubles(reported: ReportedResult) -> Iterator[Trouble]:
     }
     given = [name for name, there in ways.items() if there]
     if len(given) != 1:
-        message = f"needs one of them, and {' and '.join(given)} are given" if given else "needs what came of the trial"
+        message = (
+            say("needs one of them, and {given} are given", given=say(" and ").join(given))
+            if given
+            else say("needs what came of the trial")
+        )
         yield Trouble("--tell", message, allowed=", ".join(ways))
     if reported.step_time_s is not None:
         limits = log_facts()["step_time_s"]
         if not limits["least"] <= reported.step_time_s <= limits["most"]:
-            allowed = f"{limits['least']:g} to {limits['most']:g} seconds"
-            yield Trouble("--step-time", "is no time that a step takes", reported.step_time_s, allowed)
+            allowed = say("{least:g} to {most:g} seconds", least=limits["least"], most=limits["most"])
+            yield Trouble("--step-time", later("is no time that a step takes"), reported.step_time_s, allowed)
     if reported.peak_memory_gib is not None and not (
         math.isfinite(reported.peak_memory_gib) and reported.peak_memory_gib > 0
     ):
-        yield Trouble("--peak-memory", "must be more than 0 GiB", reported.peak_memory_gib)
+        yield Trouble("--peak-memory", later("must be more than 0 GiB"), reported.peak_memory_gib)
     if reported.peak_memory_gib is not None and (reported.log is not None or reported.failed is not None):
-        yield Trouble("--peak-memory", "goes with --step-time or --oom")
+        yield Trouble("--peak-memory", later("goes with --step-time or --oom"))
     if reported.peak_memory_gib is not None and reported.memory_kind is None:
-        yield Trouble("--memory-kind", "is missing: who counted --peak-memory", allowed="allocated, reserved, device")
+        yield Trouble(
+            "--memory-kind", later("is missing: who counted --peak-memory"), allowed="allocated, reserved, device"
+        )
     if reported.memory_kind is not None and reported.peak_memory_gib is None:
-        yield Trouble("--peak-memory", "is missing: --memory-kind says who counted it")
+        yield Trouble("--peak-memory", later("is missing: --memory-kind says who counted it"))
     if reported.log is not None and not Path(reported.log).is_file():
-        yield Trouble("--log", "there is no such file", reported.log)
+        yield Trouble("--log", later("there is no such file"), reported.log)
 
 
 def tell(state: State, builder: JobBuilder, number: int, reported: ReportedResult, skip: int) -> Trial:
@@ -90,14 +97,16 @@ def tell(state: State, builder: JobBuilder, number: int, reported: ReportedResul
     known = {trial.number: trial for trial in state.trials()}
     trial = known.get(number)
     open_ = [str(trial.number) for trial in known.values() if trial.asked and trial.outcome == "running"]
-    allowed = ", ".join(open_) or "none is open: --ask gives one out"
+    allowed = ", ".join(open_) or say("none is open: --ask gives one out")
     if trial is None:
-        raise InputError(Trouble("--tell", "is no trial of this state", number, allowed))
+        raise InputError(Trouble("--tell", later("is no trial of this state"), number, allowed))
     if trial.outcome != "running":
-        raise InputError(Trouble("--tell", f"was told before, or ran: {trial.outcome}", number, allowed))
+        raise InputError(
+            Trouble("--tell", say("was told before, or ran: {outcome}", outcome=trial.outcome), number, allowed)
+        )
     if not trial.asked:
         raise InputError(
-            Trouble("--tell", "is run by `apss-cp tune --run`, which reads its log itself", number, allowed)
+            Trouble("--tell", later("is run by `apss-cp tune --run`, which reads its log itself"), number, allowed)
         )
     return state.finish(number, _verdict(builder, trial, reported, skip))
 

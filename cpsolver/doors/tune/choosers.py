@@ -12,6 +12,7 @@ from cpsolver.doors.tune.trial import Chooser, PlanEstimate, Proposal, Stop, Tri
 from cpsolver.evidence.intervals import interval
 from cpsolver.evidence.posterior import check_scipy
 from cpsolver.evidence.posterior.predictions import Observation
+from cpsolver.inputs.language import say
 from cpsolver.problem.problem import Problem
 from cpsolver.search.result import Result
 from cpsolver.search.search import search
@@ -86,8 +87,8 @@ class InOrder:
                 why = f"plan {rank} of {len(self._plans)} by prediction"
                 return Proposal(plan.strategy, why, plan.predicted_s, plan.low_s, plan.high_s)
         if not self._plans:
-            return Stop("the search finds no plan: `apss-cp solve` says why")
-        return Stop(f"all {len(self._plans)} plans of the search (search.top) were tried")
+            return Stop(say("the search finds no plan: `apss-cp solve` says why"))
+        return Stop(say("all {count} plans of the search (search.top) were tried", count=len(self._plans)))
 
     def estimates(self, trials: Sequence[Trial]) -> Sequence[PlanEstimate]:
         """The predictions of all its plans, as before the trials; none where the search was interrupted."""

@@ -11,7 +11,9 @@ from contextlib import contextmanager
 from cpsolver.doors.report.progress import Waiting
 from cpsolver.doors.report.text import recompute_text
 from cpsolver.doors.tune.logs import LogReading
+from cpsolver.doors.tune.retold import retold
 from cpsolver.doors.tune.trial import Trial
+from cpsolver.inputs.language import say
 from cpsolver.inputs.text import elapsed, seconds, signed_percent
 from cpsolver.plans.dimensions import sizes_text
 from cpsolver.plans.strategy import Strategy
@@ -22,23 +24,24 @@ _EVERY_S = 1.0  # between two changes of the status line
 def plan_words(s: Strategy) -> str:
     """Degrees and what else tells plans apart: `tp 8 pp 4 dp 2 mbs 1, recompute selective`."""
     parts = [sizes_text(s)]
-    parts += ["no sequence parallelism"] if s.tp > 1 and not s.sequence_parallel else []
+    parts += [say("no sequence parallelism")] if s.tp > 1 and not s.sequence_parallel else []
     parts += [] if s.zero_stage in (0, 1) else [f"ZeRO-{s.zero_stage}"]
-    parts += ["no distributed optimizer"] if s.dp * s.cp > 1 and not s.distributed_optimizer else []
-    parts += [] if s.flash_attention else ["no flash attention"]
-    parts += [f"cp by {s.cp_comm_type}"] if s.cp > 1 else []
+    parts += [say("no distributed optimizer")] if s.dp * s.cp > 1 and not s.distributed_optimizer else []
+    parts += [] if s.flash_attention else [say("no flash attention")]
+    parts += [say("cp by {way}", way=s.cp_comm_type)] if s.cp > 1 else []
     chips = list(dict.fromkeys(s.stage_chips))
     told = {chip: recompute_text(s, chip) for chip in chips}
     for chip, text in told.items():
-        parts += [] if text == "none" else [f"recompute {text}" + (f" on {chip}" if len(chips) > 1 else "")]
-    return ", ".join(parts)
+        where = say(" on {chip}", chip=chip) if len(chips) > 1 else ""
+        parts += [] if text == "none" else [say("recompute {text}", text=text) + where]
+    return say(", ").join(parts)
 
 
 def times_words(predicted_s: float, low_s: float, high_s: float) -> str:
     """A prediction with its 80 % interval: `5.31 s (4.80 to 5.92)`."""
     scale, digits = (1e3, 1) if predicted_s < 1 else (1.0, 2)
     low, high = (f"{value * scale:,.{digits}f}" for value in (low_s, high_s))
-    return f"{seconds_words(predicted_s)} ({low} to {high})"
+    return say("{seconds} ({low} to {high})", seconds=seconds_words(predicted_s), low=low, high=high)
 
 
 def seconds_words(value: float) -> str:
@@ -61,16 +64,30 @@ def measured_words(trial: Trial) -> str:
 
 def trial_line(trial: Trial) -> str:
     """A finished trial in a line."""
-    told = [f"trial {trial.number}: {plan_words(trial.strategy)}: {trial.outcome}"]
+    told = [
+        say(
+            "trial {number}: {plan}: {outcome}",
+            number=trial.number,
+            plan=plan_words(trial.strategy),
+            outcome=trial.outcome,
+        )
+    ]
     if trial.step_time_s is not None:
         off = trial.step_time_s / trial.predicted_s - 1
         predicted = times_words(trial.predicted_s, trial.low_s, trial.high_s)
-        told.append(f"{measured_words(trial)}, predicted {predicted}, {signed_percent(off)}")
+        told.append(
+            say(
+                "{measured}, predicted {predicted}, {off}",
+                measured=measured_words(trial),
+                predicted=predicted,
+                off=signed_percent(off),
+            )
+        )
     if trial.peak_memory_gib is not None:
         told.append(memory_words(trial))
     if trial.seconds is not None:
-        told.append(f"took {elapsed(trial.seconds)}")
-    return "; ".join([*told, *([trial.note] if trial.note else [])])
+        told.append(say("took {time}", time=elapsed(trial.seconds)))
+    return say("; ").join([*told, *([retold(trial.note)] if trial.note else [])])
 
 
 def command_words(command: tuple[str, ...]) -> str:
@@ -85,7 +102,12 @@ class StderrDisplay:
     def running(self, trial: Trial) -> Iterator[Callable[[LogReading], None]]:
         """A status line while the trial runs, where stderr is a terminal."""
         predicted = times_words(trial.predicted_s, trial.low_s, trial.high_s)
-        head = f"trial {trial.number}: {plan_words(trial.strategy)}; predicted {predicted}"
+        head = say(
+            "trial {number}: {plan}; predicted {predicted}",
+            number=trial.number,
+            plan=plan_words(trial.strategy),
+            predicted=predicted,
+        )
         began, told = time.monotonic(), 0.0
         with Waiting(head) as waiting:
 
@@ -95,7 +117,8 @@ class StderrDisplay:
                 if now - told < _EVERY_S:
                     return
                 told = now
-                waiting.tell(f"{head}; {_so_far(now - began, reading)}  (Ctrl-C: end it, and report)")
+                so_far = _so_far(now - began, reading)
+                waiting.tell(say("{head}; {so_far}  (Ctrl-C: end it, and report)", head=head, so_far=so_far))
 
             yield tell
 
@@ -108,5 +131,10 @@ def _so_far(seconds: float, reading: LogReading) -> str:
     minutes, rest = divmod(round(seconds), 60)
     clock = f"{minutes}:{rest:02d}"
     if reading.step_time_s is None:
-        return f"{clock}, no iteration measured yet"
-    return f"{clock}, {reading.iterations} iterations, median {seconds_words(reading.step_time_s)}"
+        return say("{clock}, no iteration measured yet", clock=clock)
+    return say(
+        "{clock}, {count} iterations, median {seconds}",
+        clock=clock,
+        count=reading.iterations,
+        seconds=seconds_words(reading.step_time_s),
+    )

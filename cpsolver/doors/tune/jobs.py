@@ -13,6 +13,7 @@ from cpsolver.doors.export.launch import EXPORTERS, Launch, check_target, write_
 from cpsolver.doors.tune.logs import Expected
 from cpsolver.doors.tune.template import ARGUMENTS, Template, values_of
 from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.language import later
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.strategy_file import strategy_to_dict
@@ -79,6 +80,6 @@ def target_of(problem: Problem, template: Template | None, named: str | None) ->
     if launcher is not None and launcher.name in EXPORTERS:
         return launcher.name
     if template is not None and ARGUMENTS in template.fields:
-        message = "is needed: the template has {arguments}, and the spec names no launcher"
+        message = later("is needed: the template has {arguments}, and the spec names no launcher")
         raise InputError(Trouble("--to", message, allowed=", ".join(sorted(EXPORTERS))))
     return None

@@ -13,14 +13,16 @@ from cpsolver.doors.export.launch import CannotExpress
 from cpsolver.doors.tune.jobs import JobBuilder
 from cpsolver.doors.tune.logs import LogReading, log_facts, read_log
 from cpsolver.doors.tune.outcome import Verdict, failure_kind, judge
+from cpsolver.doors.tune.retold import retold
 from cpsolver.doors.tune.runner import prepare, run_trial
 from cpsolver.doors.tune.state import State
 from cpsolver.doors.tune.supervisor import LOG
 from cpsolver.doors.tune.trial import Chooser, Proposal, Stop, Trial
+from cpsolver.inputs.language import ENGLISH, later, say, speaking
 from cpsolver.inputs.text import plural
 
-CTRL_C = "stopped by Ctrl-C"
-SIGNAL = "the running trial was ended by a signal, as schedulers send it when time is up"
+CTRL_C = later("stopped by Ctrl-C")
+SIGNAL = later("the running trial was ended by a signal, as schedulers send it when time is up")
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ def tune(state: State, chooser: Chooser, builder: JobBuilder, limits: TrialLimit
             if (stopped := _over(state, builder, limits, display, trial, done)) is not None:
                 return stopped
     except KeyboardInterrupt:
-        return CTRL_C
+        return say(CTRL_C)
     return reason
 
 
@@ -83,7 +85,8 @@ def begin(
     number = state.next_number()
     folder = state.directory(number)
     try:
-        job = builder.build(proposal.strategy, number, folder)
+        with speaking(ENGLISH):  # what is kept and what is exported is English
+            job = builder.build(proposal.strategy, number, folder)
     except CannotExpress as refused:
         state.begin(number, proposal, (), asked)
         note = f"{builder.target} cannot run this plan: {'; '.join(refused.reasons)}"
@@ -108,7 +111,7 @@ def _over(
 
             ending = run_trial(trial.directory, expected, limits.skip, watch)
         if ending.now:
-            stopped = SIGNAL if ending.ended == "signal" else CTRL_C
+            stopped = say(SIGNAL if ending.ended == "signal" else CTRL_C)
         reading = read_log(log, expected, limits.skip)
         trained = reading.began
         trial = state.finish(trial.number, judge(ending, reading, log))
@@ -120,23 +123,34 @@ def _over(
 def _reason(trials: Sequence[Trial], done: Sequence[_Done], limits: TrialLimits) -> str | None:
     """Why no other trial is started; None: one is."""
     if limits.max_trials is not None and len(trials) >= limits.max_trials:
-        return f"{plural(len(trials), 'trial')}: --max-trials {limits.max_trials}"
+        trials_told = plural(len(trials), "trial")
+        return say("{trials}: --max-trials {most}", trials=trials_told, most=limits.max_trials)
     if limits.max_hours is not None and _hours(trials) >= limits.max_hours:
-        return f"trials took {_hours(trials):.2f} hours: --max-hours {limits.max_hours:g}"
+        hours = _hours(trials)
+        return say("trials took {hours:.2f} hours: --max-hours {most:g}", hours=hours, most=limits.max_hours)
     return _same_failures(done)
+
+
+_ALIKE = {
+    "same_failures": later("{count} trials in a row failed alike, so it is the command: {note}. It was: {command}"),
+    "same_starts": later(
+        "{count} trials in a row failed alike before the first iteration, so it is the command: {note}. It was: "
+        "{command}"
+    ),
+}
 
 
 def _same_failures(done: Sequence[_Done]) -> str | None:
     """That the last trials failed alike: fewer of them do where none came as far as an iteration."""
     ran = [each for each in done if each.trial.command]  # what the target refuses is no fault of the command
     failed = list(takewhile(lambda each: each.trial.outcome == "failed", reversed(ran)))
-    for name, where in (("same_failures", ""), ("same_starts", " before the first iteration")):
+    for name, told in _ALIKE.items():
         most = int(log_facts()[name]["value"])
         last = failed[:most]
         alike = len(last) == most and len({failure_kind(each.trial.note) for each in last}) == 1
-        if alike and not (where and any(each.trained for each in last)):
-            told = f"{most} trials in a row failed alike{where}, so it is the command"
-            return f"{told}: {last[0].trial.note}. It was: {shlex.join(last[0].trial.command)}"
+        if alike and not (name == "same_starts" and any(each.trained for each in last)):
+            note, command = retold(last[0].trial.note), shlex.join(last[0].trial.command)
+            return say(told, count=most, note=note, command=command)
     return None
 
 

@@ -18,6 +18,7 @@ from cpsolver.evidence.runs.plan import Unpredictable, placed_plan
 from cpsolver.evidence.runs.run import MeasuredRun
 from cpsolver.evidence.runs.table import read_runs
 from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.language import later, say
 from cpsolver.inputs.output import write_file
 from cpsolver.plans.dimensions import DIMENSIONS, PLAN_FIELDS, ROW
 from cpsolver.plans.strategy import CORE, Strategy
@@ -57,7 +58,8 @@ def runs_table(problem: Problem, trials: Sequence[Trial]) -> tuple[str, list[str
         if (reason := _unreadable(row, problem, trial.strategy)) is None:
             writer.writerow(row)
         else:
-            left_out.append(f"trial {trial.number} is not in the table: {reason}")
+            told = say("trial {number} is not in the table: {reason}", number=trial.number, reason=reason)
+            left_out.append(told)
     return text.getvalue(), left_out
 
 
@@ -146,15 +148,16 @@ def _unreadable(row: dict[str, Any], problem: Problem, strategy: Strategy) -> st
             return f"{name} {row[name]!r} {bad.message}"
     texts = {name: values[name] or "" for name in ("id", "source", "source_ref", "model", "chip", "framework")}
     if len(set(strategy.stage_chips)) > 1:
-        return "a row has one chip type, and the plan several"
+        return say("a row has one chip type, and the plan several")
     try:
         case = placed_plan(MeasuredRun(line=0, **{**values, **texts, "complete": False}))
     except Unpredictable as error:
-        return f"a row cannot say it: {error.reason}"
+        return say("a row cannot say it: {reason}", reason=error.reason)
     except ValidationError as error:
-        return f"a row cannot say its model: {str(error.errors()[0]['msg']).removeprefix('Value error, ')}"
+        reason = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
+        return say("a row cannot say its model: {reason}", reason=reason)
     except (ValueError, ArithmeticError) as error:
-        return f"a row cannot say it: {error}"
+        return say("a row cannot say it: {reason}", reason=error)
     read = case.strategy
     differ = [name for name in _HELD if _value(read, name) != _value(strategy, name)]
     differ += _different(
@@ -162,7 +165,7 @@ def _unreadable(row: dict[str, Any], problem: Problem, strategy: Strategy) -> st
     )
     differ += _different(problem.spec.training.model_dump(), case.problem.spec.training.model_dump())
     differ += ["stack"] if problem.stack.name != case.problem.stack.name else []
-    return f"a row has no word for its {', '.join(differ)}" if differ else None
+    return say("a row has no word for its {names}", names=", ".join(differ)) if differ else None
 
 
 def _different(run: dict[str, Any], read: dict[str, Any]) -> list[str]:
@@ -193,21 +196,26 @@ def read_earlier_runs(path: str, problem: Problem) -> EarlierRuns:
     """
     for name, request in problem.spec.cluster.chips.items():
         if request.spec is not None or request.file is not None:
-            message = "has runs on chips of the catalogue, and the spec describes this one itself"
+            message = later("has runs on chips of the catalogue, and the spec describes this one itself")
             raise InputError(Trouble("--runs", message, name))
     table = read_runs(path)
     if table.troubles:
         raise InputError(table.troubles)
     found = evidence_of(table)
     mine = [row for row in found.rows if _fits(row, problem)]
-    here = f"{' and '.join(problem.chip_names)} with {problem.stack.name}"
+    here = say("{chip} with {stack}", chip=say(" and ").join(problem.chip_names), stack=problem.stack.name)
     if not mine:
-        there = sorted({" with ".join(row.group) for row in found.rows})
-        message = f"has no run on {here} that can be learnt from"
-        raise InputError(Trouble("--runs", message, path, f"such runs; it has: {'; '.join(there) or 'none'}"))
+        groups = sorted({row.group for row in found.rows}, key=" with ".join)
+        there = say("; ").join(say("{chip} with {stack}", chip=chip, stack=stack) for chip, stack in groups)
+        message = say("has no run on {here} that can be learnt from", here=here)
+        allowed = say("such runs; it has: {there}", there=there or say("none"))
+        raise InputError(Trouble("--runs", message, path, allowed))
     others = [row.run.id for row in found.rows if row not in mine]
-    notes = [f"{path}: {', '.join(ids)}: left out, {reason}" for reason, ids in found.left_out.items()]
-    notes += [f"{path}: {', '.join(others)}: left out, not on {here}"] if others else []
+    reasons = {**found.left_out, **({say("not on {here}", here=here): others} if others else {})}
+    notes = [
+        say("{path}: {ids}: left out, {reason}", path=path, ids=", ".join(ids), reason=reason)
+        for reason, ids in reasons.items()
+    ]
     return EarlierRuns(tuple(row.observation for row in mine), tuple(notes))
 
 

@@ -22,6 +22,7 @@ from cpsolver.doors.tune.state import Binding, State, command_meaning, spec_mean
 from cpsolver.doors.tune.template import check_command, parse_template
 from cpsolver.doors.tune.trial import Chooser, Trial, TrialMemory
 from cpsolver.inputs.errors import InputError, Trouble, nearest_names
+from cpsolver.inputs.language import later, say
 from cpsolver.inputs.output import check_files
 from cpsolver.problem.load import load_problem
 from cpsolver.problem.problem import Problem
@@ -92,9 +93,9 @@ class TuneRequest:
 
     def _troubles(self) -> Iterator[Trouble]:
         if self.ask and self.tell is not None:
-            yield Trouble("--ask", "does not go with --tell: give one of them")
+            yield Trouble("--ask", later("does not go with --tell: give one of them"))
         if self.count is not None and not self.ask:
-            yield Trouble("--count", "says how many plans to ask for, and --ask is missing")
+            yield Trouble("--count", later("says how many plans to ask for, and --ask is missing"))
         if self.tell is None:
             for name, given in (
                 ("--log", self.log is not None),
@@ -105,18 +106,18 @@ class TuneRequest:
                 ("--failed", self.failed is not None),
             ):
                 if given:
-                    yield Trouble(name, "says what came of a trial, and --tell NUMBER is missing")
+                    yield Trouble(name, later("says what came of a trial, and --tell NUMBER is missing"))
         if self.shell and self.template is None:
-            yield Trouble("--shell", "says how --run is run, and --run is missing")
+            yield Trouble("--shell", later("says how --run is run, and --run is missing"))
         for name in ("max_trials", "max_hours", "trial_time_limit", "iterations") if self.ask else ():
             if getattr(self, name) is not None:
-                yield Trouble(f"--{name.replace('_', '-')}", "does not go with --ask, which runs nothing")
+                yield Trouble(f"--{name.replace('_', '-')}", later("does not go with --ask, which runs nothing"))
         for name in ("runs", "gain", "chance") if self.policy == "top" else ():
             if getattr(self, name) is not None:
-                yield Trouble(f"--{name}", "does not go with --policy top, which learns nothing")
+                yield Trouble(f"--{name}", later("does not go with --policy top, which learns nothing"))
         if self.policy is not None and self.policy not in POLICIES:
             near = nearest_names(self.policy, POLICIES)
-            yield Trouble("--policy", "is no policy", self.policy, ", ".join(POLICIES), near)
+            yield Trouble("--policy", later("is no policy"), self.policy, ", ".join(POLICIES), near)
 
 
 @dataclass(frozen=True)
@@ -208,17 +209,20 @@ def opened(request: TuneRequest) -> Iterator[OpenTuning]:
     earlier = EarlierRuns((), ()) if request.runs is None else read_earlier_runs(request.runs, problem)
     there = request.folder.exists()
     if not there and (request.tell is not None or (template is None and not request.ask)):
-        message = "is needed: there is no state yet in"
+        message = say("is needed: there is no state yet in {folder}", folder=request.folder)
         name = "--ask" if request.tell is not None else "--run"
-        raise InputError(Trouble(name, f"{message} {request.folder}", allowed="--run TEMPLATE, or --ask and --tell"))
+        raise InputError(Trouble(name, message, allowed=say("--run TEMPLATE, or --ask and --tell")))
     with State(request.folder) as state:
         meaning = None if template is None else command_meaning(template, target)
         stored = state.bind(Binding(spec_meaning(problem), meaning))
         if stored is not None and template is None:
             template, target = stored_template(stored)
             if request.target not in (None, target):
-                raise InputError(Trouble("--to", "is not the target of the trials there", request.target, target))
+                raise InputError(
+                    Trouble("--to", later("is not the target of the trials there"), request.target, target)
+                )
             check_command(template)
         if template is None and not request.ask and request.tell is None and request.max_trials != 0:
-            raise InputError(Trouble("--run", f"is needed: the trials in {request.folder} were asked for, not run"))
+            message = say("is needed: the trials in {folder} were asked for, not run", folder=request.folder)
+            raise InputError(Trouble("--run", message))
         yield OpenTuning(request, problem, state, JobBuilder(problem, template, target), earlier)

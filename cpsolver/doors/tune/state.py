@@ -19,6 +19,7 @@ from cpsolver.doors.tune.outcome import Verdict
 from cpsolver.doors.tune.template import Template, parse_template
 from cpsolver.doors.tune.trial import Proposal, Trial
 from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.language import later, say
 from cpsolver.plans.strategy import StageGroup, Strategy
 from cpsolver.problem.problem import Problem
 
@@ -113,7 +114,9 @@ class State:
                 raise
         except BaseException as error:
             os.close(self._lock)
-            raise self._error(f"cannot be used: {error}") if isinstance(error, sqlite3.Error) else error from None
+            raise (
+                self._error(say("cannot be used: {why}", why=error)) if isinstance(error, sqlite3.Error) else error
+            ) from None
 
     def __enter__(self) -> State:
         return self
@@ -138,11 +141,16 @@ class State:
                 self._database.execute(f"CREATE TABLE trials ({columns}, {_SUM} TEXT)")
             return
         if "schema_version" not in tables:
-            raise self._error(f"{_NAME} is a database of something else")
+            raise self._error(say("{file} is a database of something else", file=_NAME))
         (found,) = self._database.execute("SELECT version FROM schema_version").fetchone() or (None,)
         if found != SCHEMA_VERSION:
-            version = f"has version {found} of the tables, and this apss-cp reads and writes version {SCHEMA_VERSION}"
-            raise self._error(f"{version}: go on with the apss-cp that made it")
+            told = say(
+                "has version {found} of the tables, and this apss-cp reads and writes version {own}: go on with the "
+                "apss-cp that made it",
+                found=found,
+                own=SCHEMA_VERSION,
+            )
+            raise self._error(told)
         if _SUM not in {name for _, name, *_ in self._database.execute("PRAGMA table_info(trials)")}:
             self._database.execute(f"ALTER TABLE trials ADD COLUMN {_SUM} TEXT")
 
@@ -154,17 +162,19 @@ class State:
         try:
             stored = {name: json.loads(text) for name, text in self._read("SELECT name, value FROM bound")}
         except (ValueError, TypeError):
-            raise self._error(f"{_NAME} is damaged: the spec that it belongs to cannot be read") from None
+            raise self._error(
+                say("{file} is damaged: the spec that it belongs to cannot be read", file=_NAME)
+            ) from None
         given = {"spec": _plain(bound.spec), "command": _plain(bound.command)}
         found: list[str] = []
         if "spec" in stored:
             found += differences(stored["spec"], given["spec"], "")
         if "command" in stored and given["command"] is not None:
-            found += differences(stored["command"], given["command"], "the command")
+            found += differences(stored["command"], given["command"], say("the command"))
         if found:
-            shown = "; ".join(found[:_MOST_SHOWN])
-            more = f"; and {len(found) - _MOST_SHOWN} more" if len(found) > _MOST_SHOWN else ""
-            raise self._error(f"holds trials of another spec or command: {shown}{more}")
+            shown = say("; ").join(found[:_MOST_SHOWN])
+            more = say("; and {count} more", count=len(found) - _MOST_SHOWN) if len(found) > _MOST_SHOWN else ""
+            raise self._error(say("holds trials of another spec or command: {shown}{more}", shown=shown, more=more))
         new = {name: value for name, value in given.items() if value is not None and name not in stored}
         if new:
             with self._database:
@@ -182,7 +192,7 @@ class State:
         try:
             return self._database.execute(query).fetchall()
         except sqlite3.Error as error:
-            raise self._error(f"{_NAME} is damaged: {error}") from None
+            raise self._error(say("{file} is damaged: {error}", file=_NAME, error=error)) from None
 
     def _trial(self, row: dict[str, Any], checksum: str | None) -> Trial:
         try:
@@ -196,7 +206,9 @@ class State:
             }
             return Trial(**fields, directory=self.directory(row["number"]))
         except (ValueError, TypeError, KeyError):
-            told = f"trial {row['number']} in {_NAME} is damaged: take the file from a copy"
+            told = say(
+                "trial {number} in {file} is damaged: take the file from a copy", number=row["number"], file=_NAME
+            )
             raise self._error(told) from None
 
     def next_number(self) -> int:
@@ -238,10 +250,12 @@ class State:
                 told = _checksum(dict(zip(_COLUMNS, row.fetchone(), strict=True)))
                 self._database.execute(f"UPDATE trials SET {_SUM} = ? WHERE number = ?", [told, number])
         except sqlite3.Error as error:
-            raise self._error(f"cannot be written: {error}") from None
+            raise self._error(say("cannot be written: {why}", why=error)) from None
 
     def _error(self, told: str) -> InputError:
-        return InputError(Trouble("", f"{told}: or give another folder with --state", file=str(self.folder)))
+        return InputError(
+            Trouble("", say("{told}: or give another folder with --state", told=told), file=str(self.folder))
+        )
 
 
 def _checksum(row: Mapping[str, Any]) -> str:
@@ -272,7 +286,11 @@ def differences(before: Any, now: Any, where: str) -> list[str]:
         names = dict.fromkeys((*before, *now))
         below = (differences(before.get(n), now.get(n), f"{where}.{n}" if where else str(n)) for n in names)
         return [found for part in below for found in part]
-    return [] if before == now else [f"{where} is {_short(before)} there and {_short(now)} here"]
+    return (
+        []
+        if before == now
+        else [say("{where} is {before} there and {now} here", where=where, before=_short(before), now=_short(now))]
+    )
 
 
 def _short(value: Any) -> str:
@@ -287,20 +305,20 @@ def _locked(folder: Path) -> int:
         folder.mkdir(exist_ok=True)
         handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
-        told = f"there is no directory {folder.parent}" if not folder.parent.is_dir() else error.strerror
-        told = "it is a file" if folder.is_file() else told
-        raise InputError(Trouble("--state", f"cannot be used: {told}", str(folder))) from None
+        told = error.strerror if folder.parent.is_dir() else say("there is no directory {folder}", folder=folder.parent)
+        told = say("it is a file") if folder.is_file() else told
+        raise InputError(Trouble("--state", say("cannot be used: {why}", why=told), str(folder))) from None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(handle)
-        told = "is in use by another `apss-cp tune`: wait for it, stop it, or give another folder with --state"
+        told = later("is in use by another `apss-cp tune`: wait for it, stop it, or give another folder with --state")
         raise InputError(Trouble("", told, file=str(folder))) from None
     if not made and not (folder / _NAME).exists() and _foreign(folder):
         os.close(handle)
         with suppress(OSError):
             (folder / _LOCK).unlink()
-        raise InputError(Trouble("--state", "is a folder with other things in it: name a new one", str(folder)))
+        raise InputError(Trouble("--state", later("is a folder with other things in it: name a new one"), str(folder)))
     return handle
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from string import Formatter
 
 from cpsolver.inputs.errors import InputError, Trouble, nearest_names
+from cpsolver.inputs.language import later, say
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 
@@ -21,7 +22,14 @@ FIELDS = (ARGUMENTS, "plan", "directory", "trial", *_SIZES, "gbs", "num_gpus", "
 _SHELL = "/bin/sh"
 _TEXTS = (ARGUMENTS, "plan", "directory")
 """Fields whose values may be any text, so that a shell's quotes matter; the others are numbers."""
-_PLACES = {"'": "in quotes", '"': "in quotes", "`": "in backticks", "#": "in a comment", "<<": "after <<"}
+_PLACES = {
+    "'": later("stands in quotes, where no quoting holds for every value: let it stand by itself"),
+    '"': later("stands in quotes, where no quoting holds for every value: let it stand by itself"),
+    "`": later("stands in backticks, where no quoting holds for every value: let it stand by itself"),
+    "#": later("stands in a comment, where no quoting holds for every value: let it stand by itself"),
+    "<<": later("stands after <<, where no quoting holds for every value: let it stand by itself"),
+}
+_ESCAPED = later("stands after a backslash, where no quoting holds for every value: let it stand by itself")
 
 
 @dataclass(frozen=True)
@@ -53,15 +61,12 @@ def parse_template(text: str, shell: bool) -> Template:
     try:
         words = (text,) if shell else tuple(shlex.split(text))
     except ValueError as error:
-        raise InputError(Trouble("--run", f"cannot be split into words: {error}", text)) from None
+        raise InputError(Trouble("--run", say("cannot be split into words: {error}", error=error), text)) from None
     if not any(word.strip() for word in words):
-        raise InputError(Trouble("--run", "is empty: give the command that trains"))
+        raise InputError(Trouble("--run", later("is empty: give the command that trains")))
     troubles = [trouble for word in words for trouble in _word_troubles(word, shell)]
     if shell and not troubles:
-        troubles = [
-            Trouble("--run", f"stands {place}, where no quoting holds for every value: let it stand by itself", field)
-            for field, place in quoted_fields(text)
-        ]
+        troubles = [Trouble("--run", place, field) for field, place in quoted_fields(text)]
     if troubles:
         raise InputError(troubles)
     return Template(text, words, shell)
@@ -75,7 +80,7 @@ def quoted_fields(text: str) -> list[tuple[str, str]]:
         escaped = _read_on(literal, inside)
         place = _PLACES.get(inside[-1]) if inside else None
         if name in _TEXTS and (escaped or place or "<<" in inside):
-            found.append((f"{{{name}}}", "after a backslash" if escaped else place or _PLACES["<<"]))
+            found.append((f"{{{name}}}", _ESCAPED if escaped else place or _PLACES["<<"]))
     return found
 
 
@@ -112,13 +117,15 @@ def check_command(template: Template) -> None:
     if shutil.which(first) is not None:
         return
     if "=" in first.split("/")[0]:
-        message = "is no command: a NAME=value before one needs --shell, or `env` in front of it"
+        message = later("is no command: a NAME=value before one needs --shell, or `env` in front of it")
     elif os.sep in first and Path(first).exists():
-        message = "is a directory" if Path(first).is_dir() else "may not be run: make it executable (chmod +x)"
+        message = later("may not be run: make it executable (chmod +x)")
+        if Path(first).is_dir():
+            message = later("is a directory")
     elif os.sep in first:
-        message = "there is no such file"
+        message = later("there is no such file")
     else:
-        message = "there is no such command on the PATH"
+        message = later("there is no such command on the PATH")
     raise InputError(Trouble("--run", message, first))
 
 
@@ -154,11 +161,11 @@ def _word_troubles(word: str, shell: bool) -> Iterator[Trouble]:
     try:
         names = [name for _, name in _parts(word) if name is not None]
     except ValueError:
-        yield Trouble("--run", "has a brace without its partner: write {{ for {, and }} for }", word)
+        yield Trouble("--run", later("has a brace without its partner: write {{ for {, and }} for }"), word)
         return
     for name in names:
         if name not in FIELDS:
-            allowed = ", ".join(FIELDS) + "; {{ and }} are braces"
-            yield Trouble("--run", "is not a field", f"{{{name}}}", allowed, nearest_names(name, FIELDS))
+            allowed = ", ".join(FIELDS) + say("; {{ and }} are braces")
+            yield Trouble("--run", later("is not a field"), f"{{{name}}}", allowed, nearest_names(name, FIELDS))
         elif name == ARGUMENTS and not shell and word != f"{{{ARGUMENTS}}}":
-            yield Trouble("--run", "{arguments} is many words: it must stand as a word of its own", word)
+            yield Trouble("--run", later("{arguments} is many words: it must stand as a word of its own"), word)

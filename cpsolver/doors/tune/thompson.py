@@ -23,7 +23,7 @@ from cpsolver.evidence.posterior.constants import uncertain_constants
 from cpsolver.evidence.posterior.misfit import load_spread, locations
 from cpsolver.evidence.posterior.posterior import Posterior, learn
 from cpsolver.evidence.posterior.predictions import Floats, Lineariser, Observation
-from cpsolver.inputs.text import plural
+from cpsolver.inputs.language import say
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.search.result import Result
@@ -75,8 +75,8 @@ class ThompsonChooser:
         open_ = [at for at, tried in enumerate(state.tried) if not tried]
         if not open_:
             if not state.plans:
-                return Stop("no plan fits, as far as is believed: `apss-cp solve` and `apss-cp explain` say why")
-            return Stop("every plan that searches under what is believed found was tried")
+                return Stop(say("no plan fits, as far as is believed: `apss-cp solve` and `apss-cp explain` say why"))
+            return Stop(say("every plan that searches under what is believed found was tried"))
         random = self._random(trials, 1)
         best = self._incumbent(state, trials)
         if best is None:
@@ -86,7 +86,12 @@ class ThompsonChooser:
         gain, least = self._gain, self._chance
         chance = self._chance_of(state, best, open_, gain, random)
         if chance < least:
-            told = f"the chance that another plan is more than {gain:.1%} faster is {chance:.1%}, below {least:.1%}"
+            told = say(
+                "the chance that another plan is more than {gain:.1%} faster is {chance:.1%}, below {least:.1%}",
+                gain=gain,
+                chance=chance,
+                least=least,
+            )
             return Stop(told)
         at, told = self._draw(state, best, open_, random)
         return self._proposal(
@@ -261,4 +266,5 @@ def _unexplained(trial: Trial) -> bool:
 
 
 def _trials_known(state: _State) -> str:
-    return f"{plural(len(state.posterior.observations), 'run')} to learn from"
+    count = len(state.posterior.observations)
+    return f"{count:,} {'run' if count == 1 else 'runs'} to learn from"

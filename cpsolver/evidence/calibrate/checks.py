@@ -16,6 +16,7 @@ from cpsolver.evidence.posterior.misfit import Spread
 from cpsolver.evidence.posterior.posterior import NEED, Posterior
 from cpsolver.inputs.data import package_schema
 from cpsolver.inputs.errors import Trouble
+from cpsolver.inputs.language import say
 
 _FILE = Path(__file__).parent / "limits.yaml"
 
@@ -45,9 +46,18 @@ def too_few(evidence: Evidence, file: str) -> Iterator[Trouble]:
         counts[row.group].append(row.run.id)
     for (chip, stack), ids in counts.items():
         if len(ids) < limits().fewest_runs:
-            have = f"{len(ids)} with a step time ({', '.join(ids)})" if ids else "none with a step time"
-            message = f"too few runs of {chip} with the stack {stack}: {have}"
-            yield Trouble("", message, allowed=f"{limits().fewest_runs} or more of each chip and stack", file=file)
+            have = (
+                say("{count} with a step time ({ids})", count=len(ids), ids=", ".join(ids))
+                if ids
+                else say("none with a step time")
+            )
+            message = say("too few runs of {chip} with the stack {stack}: {have}", chip=chip, stack=stack, have=have)
+            yield Trouble(
+                "",
+                message,
+                allowed=say("{count} or more of each chip and stack", count=limits().fewest_runs),
+                file=file,
+            )
 
 
 def contradictions(evidence: Evidence, spread: Spread, file: str) -> Iterator[Trouble]:
@@ -57,15 +67,25 @@ def contradictions(evidence: Evidence, spread: Spread, file: str) -> Iterator[Tr
         timed = [(row.run.id, row.run.step_time_s) for row in rows if row.run.step_time_s is not None]
         for (first, one), (second, other) in combinations(timed, 2):
             if abs(log(one / other)) > most:
-                message = (
-                    f"rows {first} and {second} are the same layout, and took {one:g} s and {other:g} s: "
-                    f"{exp(abs(log(one / other))) - 1:.1%} apart; noise explains {exp(most) - 1:.1%}"
+                message = say(
+                    "rows {first} and {second} are the same layout, and took {one:g} s and {other:g} s: "
+                    "{apart:.1%} apart; noise explains {noise:.1%}",
+                    first=first,
+                    second=second,
+                    one=one,
+                    other=other,
+                    apart=exp(abs(log(one / other))) - 1,
+                    noise=exp(most) - 1,
                 )
                 yield Trouble("", message, file=file)
         short = [row.run.id for row in rows if row.run.outcome == "oom"]
         if short and timed:
             fitted = ", ".join(name for name, _ in timed)
-            message = f"rows {fitted} and {', '.join(short)} are the same layout, which fitted and ran out of memory"
+            message = say(
+                "rows {fitted} and {short} are the same layout, which fitted and ran out of memory",
+                fitted=fitted,
+                short=", ".join(short),
+            )
             yield Trouble("", message, file=file)
 
 
@@ -85,12 +105,16 @@ def unexplained(runs: Sequence[LeaveOneOut], file: str) -> Iterator[Trouble]:
     found = sorted((each for each in runs if each.score > most), key=lambda each: -each.score)
     for each in found[:1]:
         others = ", ".join(other.row.run.id for other in found[1:])
-        message = (
-            f"row {each.row.run.id} took {each.measured_s:g} s, and by the other runs {each.middle_s:.3g} s: "
-            f"{each.score:.1f} standard deviations off, of which at most {most:g} are believed; "
-            "is it of another version, chip, network or unit?"
-            + (f" Also off, perhaps for its sake: {others}" if others else "")
-        )
+        message = say(
+            "row {id} took {measured_s:g} s, and by the other runs {middle_s:.3g} s: {score:.1f} "
+            "standard deviations off, of which at most {most:g} are believed; is it of another version, "
+            "chip, network or unit?",
+            id=each.row.run.id,
+            measured_s=each.measured_s,
+            middle_s=each.middle_s,
+            score=each.score,
+            most=most,
+        ) + (say(" Also off, perhaps for its sake: {others}", others=others) if others else "")
         yield Trouble("", message, file=file)
 
 
@@ -105,10 +129,13 @@ def apart(runs: Sequence[LeaveOneOut], file: str) -> Iterator[Trouble]:
     off = fmean(abs(log(each.constants_s / each.measured_s)) for each in runs)
     if off > usual:
         worst = sorted(runs, key=lambda each: -abs(log(each.constants_s / each.measured_s)))[:3]
-        message = (
-            f"these runs do not go together: left out in turn, they are predicted {exp(off) - 1:.0%} off by the "
-            f"others, and four in five published runs of any cluster within {exp(usual) - 1:.0%}; "
-            f"are all of this chip, network and version? Farthest off: {', '.join(each.row.run.id for each in worst)}"
+        message = say(
+            "these runs do not go together: left out in turn, they are predicted {off:.0%} off by the "
+            "others, and four in five published runs of any cluster within {usual:.0%}; are all of this "
+            "chip, network and version? Farthest off: {ids}",
+            off=exp(off) - 1,
+            usual=exp(usual) - 1,
+            ids=", ".join(each.row.run.id for each in worst),
         )
         yield Trouble("", message, file=file)
 
@@ -120,10 +147,13 @@ def common_factor(runs: Sequence[LeaveOneOut]) -> str | None:
     if len(runs) < limits().fewest_runs or not (all(slower) or all(faster)):
         return None
     factors = sorted(each.measured_s / each.row.published_s for each in runs)
-    return (
-        f"all {len(runs)} step times are {factors[0]:.3g} to {factors[-1]:.3g} times as long as published clusters "
-        "would take, beyond what these scatter by: are they of another chip or clock, in another unit, or of several "
-        "steps?"
+    return say(
+        "all {count} step times are {least:.3g} to {most:.3g} times as long as published clusters "
+        "would take, beyond what these scatter by: are they of another chip or clock, in another "
+        "unit, or of several steps?",
+        count=len(runs),
+        least=factors[0],
+        most=factors[-1],
     )
 
 
@@ -132,9 +162,15 @@ def implausible(posterior: Posterior, sds: Sequence[float], file: str) -> Iterat
     most = limits().implausible
     for each, position, sd in zip(posterior.constants, posterior.mean, sds, strict=True):
         if abs(position) > most * sd:
-            message = (
-                f"{each.name} of {each.group} would have to be {each.value(position):.3g}, and {each.start:.3g} was "
-                f"published: {abs(position) / sd:.1f} standard deviations off, of which at most {most:g} are believed"
+            message = say(
+                "{name} of {group} would have to be {position:.3g}, and {start:.3g} was published: {off:.1f} "
+                "standard deviations off, of which at most {most:g} are believed",
+                name=each.name,
+                group=each.group,
+                position=each.value(position),
+                start=each.start,
+                off=abs(position) / sd,
+                most=most,
             )
             yield Trouble("", message, file=file)
 
@@ -144,9 +180,12 @@ def fitting(found: Sequence[RanOut], spread: Spread, file: str) -> Iterator[Trou
     least = exp(-limits().ran_out * spread.memory[NEED])
     for each in found:
         if each.after < least:
-            message = (
-                f"row {each.name} ran out of memory, and should need {each.before:.0%} of the device as published and "
-                f"{each.after:.0%} by what was learnt: did something else run out, or is its layout another?"
+            message = say(
+                "row {name} ran out of memory, and should need {before:.0%} of the device as published and "
+                "{after:.0%} by what was learnt: did something else run out, or is its layout another?",
+                name=each.name,
+                before=each.before,
+                after=each.after,
             )
             yield Trouble("", message, file=file)
 
@@ -154,8 +193,10 @@ def fitting(found: Sequence[RanOut], spread: Spread, file: str) -> Iterator[Trou
 def no_improvement(before: float, after: float, file: str) -> Iterator[Trouble]:
     """Left out in turn, the runs are predicted no better by the others than by the published constants."""
     if after >= before:
-        message = (
+        message = say(
             "these runs teach nothing that carries over: left out in turn, they are predicted "
-            f"{after:.1%} off by the others, and {before:.1%} off with the published constants"
+            "{after:.1%} off by the others, and {before:.1%} off with the published constants",
+            after=after,
+            before=before,
         )
         yield Trouble("", message, file=file)

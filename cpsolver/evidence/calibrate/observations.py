@@ -13,6 +13,7 @@ from cpsolver.evidence.runs.plan import NO_PREDICTION, placed_plan, why_unpredic
 from cpsolver.evidence.runs.run import MeasuredRun
 from cpsolver.evidence.runs.table import Table, missing_columns
 from cpsolver.inputs.errors import Trouble
+from cpsolver.inputs.language import say
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.constants import load_calibration
@@ -78,9 +79,9 @@ def evidence_of(table: Table, on_progress: Callable[[int, int], None] | None = N
 def _row(run: MeasuredRun) -> ObservedRun | str:
     """The row as evidence, or why it is none."""
     if run.outcome == "failed":
-        return "failed for a reason that says nothing of the layout"
+        return say("failed for a reason that says nothing of the layout")
     if not run.complete:
-        return f"incomplete: {', '.join(missing_columns(run)) or 'the table marks it so'}"
+        return say("incomplete: {columns}", columns=", ".join(missing_columns(run)) or say("the table marks it so"))
     try:
         case = placed_plan(run)
         problem = case.problem.with_constants(load_calibration())
@@ -89,7 +90,7 @@ def _row(run: MeasuredRun) -> ObservedRun | str:
     except NO_PREDICTION as error:
         return why_unpredictable(error)
     if not (math.isfinite(found.step_time_s) and found.step_time_s > 0):
-        return "the cost model gives no finite step time"
+        return say("the cost model gives no finite step time")
     return ObservedRun(run, _observation(run, problem, case.strategy), found.step_time_s, low, high)
 
 

@@ -13,6 +13,7 @@ from cpsolver.evidence.calibrate.checks import limits
 from cpsolver.evidence.calibrate.result import CalibrationResult, prior_sds
 from cpsolver.evidence.posterior.constants import UncertainConstant
 from cpsolver.evidence.posterior.posterior import memory_linear
+from cpsolver.inputs.language import ENGLISH, speaking
 from cpsolver.profiles.constants import CoveredRuns, Overlay, OverlayConstant, OverlayErrors, OverlayRun, digests
 
 _DIGITS = 7
@@ -27,6 +28,8 @@ def overlay_of(result: CalibrationResult, version: str) -> Overlay:
     found = result.error
     counts = Counter(each.row.group for each in result.runs)
     chips, stacks = _constants(result)
+    with speaking(ENGLISH):  # a file outlives the language that its maker was spoken to in
+        doubts = tuple(doubt.message for doubt in result.doubts)
     return Overlay(
         schema=1,
         created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -34,7 +37,7 @@ def overlay_of(result: CalibrationResult, version: str) -> Overlay:
         runs_file=result.file,
         made_with=digests(),
         covers=tuple(CoveredRuns(chip=chip, stack=stack, runs=runs) for (chip, stack), runs in counts.items()),
-        doubts=tuple(doubt.message for doubt in result.doubts),
+        doubts=doubts,
         errors=OverlayErrors(
             before=_short(found.before),
             after=_short(found.after),

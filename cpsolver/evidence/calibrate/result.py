@@ -25,13 +25,14 @@ from cpsolver.evidence.posterior.misfit import load_spread
 from cpsolver.evidence.posterior.posterior import Posterior, learn
 from cpsolver.evidence.posterior.predictions import Lineariser
 from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.language import say
 
 OnProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class CalibrationResult:
-    """What was learnt from the table `file`. `runs`: the timed ones, each left out; `doubts`: reasons to refuse."""
+    """What was learnt from the table `file`. `runs`: the timed ones, each left out."""
 
     file: str
     evidence: Evidence
@@ -39,7 +40,20 @@ class CalibrationResult:
     runs: tuple[LeaveOneOut, ...]
     readings: tuple[MemoryReading, ...]
     ran_out: tuple[RanOut, ...]
-    doubts: tuple[Trouble, ...]
+
+    @property
+    def doubts(self) -> tuple[Trouble, ...]:
+        """Reasons to refuse, in the language of now."""
+        spread, found = load_spread(), self.error
+        return (
+            *too_few(self.evidence, self.file),
+            *contradictions(self.evidence, spread, self.file),
+            *unexplained(self.runs, self.file),
+            *apart(self.runs, self.file),
+            *implausible(self.posterior, prior_sds(self.posterior), self.file),
+            *fitting(self.ran_out, spread, self.file),
+            *no_improvement(found.before, found.after, self.file),
+        )
 
     @property
     def error(self) -> MeanErrors:
@@ -61,7 +75,7 @@ def calibrate(evidence: Evidence, file: str, on_progress: OnProgress | None = No
     Raises InputError where no row has a step time.
     """
     if not evidence.timed:
-        raise InputError(Trouble("", "none of its runs has a step time that can be learnt from", file=file))
+        raise InputError(Trouble("", say("none of its runs has a step time that can be learnt from"), file=file))
     observations = [row.observation for row in evidence.rows]
     constants = uncertain_constants(each.plan.problem for each in observations)
     lineariser = Lineariser(tuple(each for each in constants if each.kind != "memory"))
@@ -71,18 +85,7 @@ def calibrate(evidence: Evidence, file: str, on_progress: OnProgress | None = No
             on_progress(done, len(evidence.timed))
     posterior = learn(observations, lineariser=lineariser)
     runs = leave_one_out(posterior, evidence.timed)
-    found = mean_errors(runs)
-    short = ran_out(posterior)
-    doubts = (
-        *too_few(evidence, file),
-        *contradictions(evidence, load_spread(), file),
-        *unexplained(runs, file),
-        *apart(runs, file),
-        *implausible(posterior, prior_sds(posterior), file),
-        *fitting(short, load_spread(), file),
-        *no_improvement(found.before, found.after, file),
-    )
-    return CalibrationResult(file, evidence, posterior, runs, memory_left_out(posterior), short, doubts)
+    return CalibrationResult(file, evidence, posterior, runs, memory_left_out(posterior), ran_out(posterior))
 
 
 def prior_sds(posterior: Posterior) -> list[float]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.language import say
 
 
 def check_scipy(command: str) -> None:
     """Raises InputError where scipy is not installed, which the posterior of memory needs."""
     if find_spec("scipy") is None:
-        raise InputError(Trouble(command, f"needs scipy: pip install 'apss-cp[{command}]'"))
+        raise InputError(Trouble(command, say("needs scipy: pip install 'apss-cp[{command}]'", command=command)))

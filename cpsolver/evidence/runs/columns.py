@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 from cpsolver.evidence.runs.run import MemoryKind, Routing, RunOutcome
 from cpsolver.inputs.errors import nearest_names, number
+from cpsolver.inputs.language import later, say
 from cpsolver.plans.strategy import MODULES, canonical_modules
 from cpsolver.profiles.switches import Dispatcher, GraphScope, Precision, Recipe
 from hw_specs import UnknownChipError, load_chip
@@ -40,7 +41,7 @@ def text(cell: str) -> str:
 def name(cell: str) -> str:
     """Text that may name an entry of a catalogue."""
     if len(cell) > _LONGEST:
-        raise BadCell(f"must be at most {_LONGEST} characters")
+        raise BadCell(say("must be at most {longest} characters", longest=_LONGEST))
     return cell
 
 
@@ -48,9 +49,9 @@ def _number(cell: str) -> float:
     try:
         value = float(cell)
     except ValueError:
-        raise BadCell("must be a number, not text") from None
+        raise BadCell(say("must be a number, not text")) from None
     if not math.isfinite(value):
-        raise BadCell("must be a finite number; leave the cell empty when it is not known")
+        raise BadCell(say("must be a finite number; leave the cell empty when it is not known"))
     return value
 
 
@@ -58,11 +59,11 @@ def whole(cell: str, least: int = 0) -> int:
     """A whole number from `least`; `8.0` is 8, as programs write it that keep a column as floats."""
     value = _number(cell)
     if value < least:
-        raise BadCell(f"must be at least {least}; leave the cell empty when it is not known")
+        raise BadCell(say("must be at least {least}; leave the cell empty when it is not known", least=least))
     if value != int(value):
-        raise BadCell("must be a whole number")
+        raise BadCell(say("must be a whole number"))
     if value > _MOST:
-        raise BadCell(f"must be at most {number(_MOST)}")
+        raise BadCell(say("must be at most {number}", number=number(_MOST)))
     return int(value)
 
 
@@ -75,9 +76,9 @@ def positive(cell: str) -> float:
     """A number above 0, in the range of things that can be measured."""
     value = _number(cell)
     if value <= 0:
-        raise BadCell("must be more than 0; leave the cell empty when it is not known")
+        raise BadCell(say("must be more than 0; leave the cell empty when it is not known"))
     if not _SMALLEST <= value <= _LARGEST:
-        raise BadCell(f"must be from {_SMALLEST:g} to {_LARGEST:g}")
+        raise BadCell(say("must be from {least:g} to {most:g}", least=_SMALLEST, most=_LARGEST))
     return value
 
 
@@ -85,7 +86,7 @@ def flag(cell: str) -> bool:
     """0 or 1; true, false, yes and no mean the same."""
     if cell.casefold() in _YES + _NO:
         return cell.casefold() in _YES
-    raise BadCell("is not one of the choices", "0, 1")
+    raise BadCell(say("is not one of the choices"), "0, 1")
 
 
 def _choice(*choices: str) -> Callable[[str], str]:
@@ -94,7 +95,7 @@ def _choice(*choices: str) -> Callable[[str], str]:
     def read(cell: str) -> str:
         if cell.casefold() in choices:
             return cell.casefold()
-        raise BadCell("is not one of the choices", ", ".join(choices), nearest_names(cell, choices))
+        raise BadCell(say("is not one of the choices"), ", ".join(choices), nearest_names(cell, choices))
 
     return read
 
@@ -104,14 +105,16 @@ def recompute(cell: str) -> str:
     if cell.casefold() in ("none", "selective", "full") or _AMOUNT.fullmatch(cell.casefold()):
         return cell.casefold()
     nearest = nearest_names(cell.partition(":")[0], [name.partition(":")[0] for name in _RECOMPUTE])
-    raise BadCell("is not one of the choices", ", ".join(_RECOMPUTE) + " with N layers of at least 1", nearest)
+    raise BadCell(
+        say("is not one of the choices"), ", ".join(_RECOMPUTE) + say(" with N layers of at least 1"), nearest
+    )
 
 
 def _listed(cell: str) -> list[str]:
     """The entries of a cell that holds several, with spaces or commas between them."""
     entries = cell.replace(",", " ").split()
     if not entries:
-        raise BadCell("has no entries; leave the cell empty when they are not known")
+        raise BadCell(say("has no entries; leave the cell empty when they are not known"))
     return entries
 
 
@@ -120,7 +123,11 @@ def modules(cell: str) -> tuple[str, ...]:
     named = [entry.casefold() for entry in _listed(cell)]
     for entry in named:
         if entry not in MODULES:
-            raise BadCell(f"{entry!r} is not one of the modules", ", ".join(MODULES), nearest_names(entry, MODULES))
+            raise BadCell(
+                say("{entry!r} is not one of the modules", entry=entry),
+                ", ".join(MODULES),
+                nearest_names(entry, MODULES),
+            )
     return canonical_modules(named)
 
 
@@ -130,8 +137,8 @@ def layers_of_stages(cell: str) -> tuple[int, ...]:
     try:
         return tuple(whole(entry) for entry in entries)
     except BadCell:
-        allowed = "a whole number for each pipeline rank, such as 16 16 16 13"
-        raise BadCell("is no list of layers", allowed) from None
+        allowed = say("a whole number for each pipeline rank, such as 16 16 16 13")
+        raise BadCell(say("is no list of layers"), allowed) from None
 
 
 def chip(cell: str) -> str:
@@ -142,22 +149,22 @@ def chip(cell: str) -> str:
     try:
         counts = [count(number.strip()) for *_, number in parts]
     except BadCell:
-        raise BadCell("is no list of chips with counts", _CHIPS) from None
+        raise BadCell(say("is no list of chips with counts"), say(_CHIPS)) from None
     names = [_one_chip(written.strip()) for written, *_ in parts]
     return ",".join(f"{name}:{number}" for name, number in zip(names, counts, strict=True))
 
 
-_CHIPS = "one chip, or each type with its count in the order of the nodes: v100_16g:12,t4:4"
+_CHIPS = later("one chip, or each type with its count in the order of the nodes: v100_16g:12,t4:4")
 
 
 def _one_chip(cell: str) -> str:
     try:
         return _chip_name(name(cell))
     except UnknownChipError as error:
-        raise BadCell("unknown chip", "a name that `apss-cp chips` lists", error.nearest) from None
+        raise BadCell(say("unknown chip"), say("a name that `apss-cp chips` lists"), error.nearest) from None
 
 
-_STAGES = 'JSON, of each stage its replicas as [chip, tp]: [[["t4", 2], ["t4", 2]], [["v100_16g", 4]]]'
+_STAGES = later('JSON, of each stage its replicas as [chip, tp]: [[["t4", 2], ["t4", 2]], [["v100_16g", 4]]]')
 
 
 def stages(cell: str) -> tuple[tuple[tuple[str, int], ...], ...]:
@@ -167,12 +174,12 @@ def stages(cell: str) -> tuple[tuple[tuple[str, int], ...], ...]:
     except BadCell:
         raise
     except (ValueError, TypeError, RecursionError):
-        raise BadCell("is no list of stages", _STAGES) from None
+        raise BadCell(say("is no list of stages"), say(_STAGES)) from None
 
 
 def _replica(chip: object, tp: object) -> tuple[str, int]:
     if not isinstance(chip, str) or not isinstance(tp, int) or isinstance(tp, bool) or not 0 < tp <= _MOST:
-        raise BadCell("is no list of stages", _STAGES)
+        raise BadCell(say("is no list of stages"), say(_STAGES))
     return _one_chip(chip), tp
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cpsolver.evidence.runs.run import counted_chips
+from cpsolver.inputs.language import say
 
 Contradiction = tuple[str, str]
 """The column to look at first, and what is wrong."""
@@ -42,16 +43,30 @@ def _devices(row: Mapping[str, Any]) -> Iterator[Contradiction]:
         tp, pp, cp, gpus = sizes
         dp = row["dp"]
         if dp is None and gpus % (tp * pp * cp):
-            yield "num_gpus", f"{gpus:,} GPUs are no multiple of tp * pp * cp = {tp * pp * cp:,}"
+            yield (
+                "num_gpus",
+                say("{gpus:,} GPUs are no multiple of tp * pp * cp = {devices:,}", gpus=gpus, devices=tp * pp * cp),
+            )
         elif dp is not None and tp * pp * cp * dp != gpus:
             yield (
                 "dp",
-                f"tp * pp * cp * dp = {tp} * {pp} * {cp} * {dp} = {tp * pp * cp * dp:,}, not num_gpus = {gpus:,}",
+                say(
+                    "tp * pp * cp * dp = {tp} * {pp} * {cp} * {dp} = {devices:,}, not num_gpus = {gpus:,}",
+                    tp=tp,
+                    pp=pp,
+                    cp=cp,
+                    dp=dp,
+                    devices=tp * pp * cp * dp,
+                    gpus=gpus,
+                ),
             )
         else:
             yield from _expert_grid(row, gpus // pp)
     if (shards := _known(row, "sharding_group", "cp", "dp")) and shards[1] * shards[2] % shards[0]:
-        yield "sharding_group", f"{shards[0]} does not divide the {shards[1] * shards[2]:,} ranks of cp * dp"
+        yield (
+            "sharding_group",
+            say("{group} does not divide the {ranks:,} ranks of cp * dp", group=shards[0], ranks=shards[1] * shards[2]),
+        )
 
 
 def _chips(row: Mapping[str, Any]) -> Iterator[Contradiction]:
@@ -60,9 +75,16 @@ def _chips(row: Mapping[str, Any]) -> Iterator[Contradiction]:
         return
     counts = counted_chips(row["chip"], row["num_gpus"])
     if len(dict(counts)) < len(counts):
-        yield "chip", "names a chip type twice"
+        yield "chip", say("names a chip type twice")
     elif sum(dict(counts).values()) != row["num_gpus"]:
-        yield "chip", f"has {sum(dict(counts).values()):,} devices in all, and num_gpus is {row['num_gpus']:,}"
+        yield (
+            "chip",
+            say(
+                "has {devices:,} devices in all, and num_gpus is {num_gpus:,}",
+                devices=sum(dict(counts).values()),
+                num_gpus=row["num_gpus"],
+            ),
+        )
     elif row["stages"] is not None:
         used = Counter[str]()
         for stage in row["stages"]:
@@ -70,7 +92,7 @@ def _chips(row: Mapping[str, Any]) -> Iterator[Contradiction]:
                 used[name] += tp * (row["cp"] or 1)
         if used != Counter(dict(counts)):
             told = ", ".join(f"{name} {number:,}" for name, number in used.items())
-            yield "stages", f"use other devices than chip has: {told}"
+            yield "stages", say("use other devices than chip has: {told}", told=told)
 
 
 def _replicas(row: Mapping[str, Any]) -> Iterator[Contradiction]:
@@ -78,29 +100,64 @@ def _replicas(row: Mapping[str, Any]) -> Iterator[Contradiction]:
     stages, cp = row["stages"], row["cp"] or 1
     most, devices = max(map(len, stages), default=0), cp * sum(tp for stage in stages for _, tp in stage)
     if row["pp"] is not None and len(stages) != row["pp"]:
-        yield "stages", f"has {len(stages)} entries, and pp is {row['pp']:,}: one for each stage"
+        yield (
+            "stages",
+            say("has {count} entries, and pp is {pp:,}: one for each stage", count=len(stages), pp=row["pp"]),
+        )
     elif not all(stage and most % len(stage) == 0 for stage in stages):
-        yield "stages", f"has stages of {', '.join(str(len(stage)) for stage in stages)} replicas: no shares of {most}"
+        yield (
+            "stages",
+            say(
+                "has stages of {counts} replicas: no shares of {most}",
+                counts=", ".join(str(len(stage)) for stage in stages),
+                most=most,
+            ),
+        )
     elif row["dp"] is not None and row["dp"] != most:
-        yield "dp", f"is {row['dp']:,}, and a stage has {most:,} replicas"
+        yield "dp", say("is {dp:,}, and a stage has {most:,} replicas", dp=row["dp"], most=most)
     elif row["num_gpus"] is not None and devices != row["num_gpus"]:
-        yield "stages", f"has {devices:,} devices in all, and num_gpus is {row['num_gpus']:,}"
+        yield (
+            "stages",
+            say(
+                "has {devices:,} devices in all, and num_gpus is {num_gpus:,}",
+                devices=devices,
+                num_gpus=row["num_gpus"],
+            ),
+        )
 
 
 def _expert_grid(row: Mapping[str, Any], stage: int) -> Iterator[Contradiction]:
     """`stage`: GPUs of a pipeline stage, which etp * ep * the replicas of each expert share out among them."""
     ep, etp = row["ep"] or 1, row["etp"] or 1
     if stage % ep:
-        yield "ep", f"ep = {ep} does not divide the {stage:,} GPUs of a pipeline stage (tp * cp * dp)"
+        yield (
+            "ep",
+            say("ep = {ep} does not divide the {stage:,} GPUs of a pipeline stage (tp * cp * dp)", ep=ep, stage=stage),
+        )
     elif stage % (etp * ep):
-        told = f"etp * ep = {etp} * {ep} = {etp * ep:,} does not divide the {stage:,} GPUs of a pipeline stage"
-        yield "etp", f"{told} (tp * cp * dp)"
+        told = say(
+            "etp * ep = {etp} * {ep} = {grid:,} does not divide the {stage:,} GPUs of a pipeline stage (tp * cp * dp)",
+            etp=etp,
+            ep=ep,
+            grid=etp * ep,
+            stage=stage,
+        )
+        yield "etp", told
 
 
 def _batch(row: Mapping[str, Any]) -> Iterator[Contradiction]:
     if (sizes := _known(row, "gbs", "mbs", "dp")) and sizes[0] % (sizes[1] * sizes[2]):
         gbs, mbs, dp = sizes
-        yield "gbs", f"{gbs:,} sequences are no multiple of mbs * dp = {mbs} * {dp} = {mbs * dp:,}"
+        yield (
+            "gbs",
+            say(
+                "{gbs:,} sequences are no multiple of mbs * dp = {mbs} * {dp} = {step:,}",
+                gbs=gbs,
+                mbs=mbs,
+                dp=dp,
+                step=mbs * dp,
+            ),
+        )
 
 
 def _interleaving(row: Mapping[str, Any]) -> Iterator[Contradiction]:
@@ -109,34 +166,70 @@ def _interleaving(row: Mapping[str, Any]) -> Iterator[Contradiction]:
         return
     vpp, pp = sizes
     if pp == 1:
-        yield "vpp", f"{vpp} chunks a stage need a pipeline, and pp is 1"
+        yield "vpp", say("{vpp} chunks a stage need a pipeline, and pp is 1", vpp=vpp)
     elif row["layers"] is not None and vpp * pp > row["layers"] + _ENDS:
-        yield "vpp", f"vpp * pp = {vpp} * {pp} = {vpp * pp:,} chunks are more than the {row['layers']:,} layers"
+        yield (
+            "vpp",
+            say(
+                "vpp * pp = {vpp} * {pp} = {chunks:,} chunks are more than the {layers:,} layers",
+                vpp=vpp,
+                pp=pp,
+                chunks=vpp * pp,
+                layers=row["layers"],
+            ),
+        )
     elif (batch := _known(row, "gbs", "mbs", "dp")) and batch[0] % (batch[1] * batch[2]) == 0:
         microbatches = batch[0] // (batch[1] * batch[2])
         if microbatches % pp:
-            yield "vpp", f"interleaving needs microbatches in whole groups of pp = {pp}, not {microbatches:,}"
+            yield (
+                "vpp",
+                say(
+                    "interleaving needs microbatches in whole groups of pp = {pp}, not {microbatches:,}",
+                    pp=pp,
+                    microbatches=microbatches,
+                ),
+            )
 
 
 def _model(row: Mapping[str, Any]) -> Iterator[Contradiction]:
     if (sizes := _known(row, "layers", "pp")) and sizes[0] < sizes[1]:
-        yield "pp", f"{sizes[1]:,} pipeline stages are more than the {sizes[0]:,} layers"
+        yield (
+            "pp",
+            say("{stages:,} pipeline stages are more than the {layers:,} layers", stages=sizes[1], layers=sizes[0]),
+        )
     if (heads := _known(row, "heads", "kv_heads")) and heads[0] % heads[1]:
-        yield "kv_heads", f"{heads[1]} key-value heads do not divide the {heads[0]} heads"
+        yield (
+            "kv_heads",
+            say("{kv_heads} key-value heads do not divide the {heads} heads", kv_heads=heads[1], heads=heads[0]),
+        )
     if (split := _known(row, "heads", "tp")) and split[0] % split[1]:
-        yield "tp", f"tp = {split[1]} does not divide the {split[0]} heads"
+        yield "tp", say("tp = {tp} does not divide the {heads} heads", tp=split[1], heads=split[0])
 
 
 def _stages(row: Mapping[str, Any]) -> Iterator[Contradiction]:
     """What the layers of single pipeline ranks must add up to."""
     split = row["layers_per_stage"]
     if split is not None and row["pp"] is not None and len(split) != row["pp"]:
-        yield "layers_per_stage", f"has {len(split)} entries, and pp is {row['pp']:,}: one for each pipeline rank"
+        yield (
+            "layers_per_stage",
+            say("has {count} entries, and pp is {pp:,}: one for each pipeline rank", count=len(split), pp=row["pp"]),
+        )
     elif split is not None and row["layers"] is not None and sum(split) not in _sums(row):
-        beside = "; those of multi-token prediction are for mtp_layers" if row["mtp_layers"] else ""
-        yield "layers_per_stage", f"has {sum(split):,} layers in all, and the model has {row['layers']:,}{beside}"
+        beside = say("; those of multi-token prediction are for mtp_layers") if row["mtp_layers"] else ""
+        yield (
+            "layers_per_stage",
+            say(
+                "has {split:,} layers in all, and the model has {layers:,}{beside}",
+                split=sum(split),
+                layers=row["layers"],
+                beside=beside,
+            ),
+        )
     if (sizes := _known(row, "offload_layers", "layers")) and sizes[0] > sizes[1]:
-        yield "offload_layers", f"{sizes[0]:,} layers on the host are more than the {sizes[1]:,} layers"
+        yield (
+            "offload_layers",
+            say("{host:,} layers on the host are more than the {layers:,} layers", host=sizes[0], layers=sizes[1]),
+        )
 
 
 def _sums(row: Mapping[str, Any]) -> tuple[int, ...]:
@@ -148,32 +241,43 @@ def _sums(row: Mapping[str, Any]) -> tuple[int, ...]:
 
 def _experts(row: Mapping[str, Any]) -> Iterator[Contradiction]:
     if (sizes := _known(row, "moe_topk", "moe_experts")) and sizes[0] > sizes[1]:
-        yield "moe_topk", f"{sizes[0]} experts chosen of {sizes[1]}"
+        yield "moe_topk", say("{chosen} experts chosen of {experts}", chosen=sizes[0], experts=sizes[1])
     if (sizes := _known(row, "ep", "moe_experts")) and sizes[1] and sizes[1] % sizes[0]:
-        yield "moe_experts", f"ep = {sizes[0]} does not divide the {sizes[1]} experts"
+        yield "moe_experts", say("ep = {ep} does not divide the {experts} experts", ep=sizes[0], experts=sizes[1])
     if row["moe_experts"] != 0:
         return
     if (row["etp"] or 1) > 1:
-        yield "etp", f"etp = {row['etp']} splits experts, and moe_experts is 0"
+        yield "etp", say("etp = {etp} splits experts, and moe_experts is 0", etp=row["etp"])
     for column in ("routing", "dispatcher"):
         if row[column] is not None:
-            yield column, f"{row[column]} is of a mixture of experts, and moe_experts is 0"
+            yield column, say("{value} is of a mixture of experts, and moe_experts is 0", value=row[column])
     if row["a2a_overlap"]:
-        yield "a2a_overlap", "hides an all-to-all of experts, and moe_experts is 0"
+        yield "a2a_overlap", say("hides an all-to-all of experts, and moe_experts is 0")
 
 
 def _recomputation(row: Mapping[str, Any]) -> Iterator[Contradiction]:
     """Only selective recomputation is by module."""
     kind = row["recompute"]
     if row["recompute_modules"] is not None and kind not in (None, "selective"):
-        yield "recompute_modules", f"goes with recompute = selective, and that is {kind}"
+        yield "recompute_modules", say("goes with recompute = selective, and that is {kind}", kind=kind)
     named = set(row["recompute_modules"] or ()) & _EXPERTS_MODULES
     if named and row["moe_experts"] == 0:
-        yield "recompute_modules", f"{', '.join(sorted(named))}: of a mixture of experts, and moe_experts is 0"
+        yield (
+            "recompute_modules",
+            say("{named}: of a mixture of experts, and moe_experts is 0", named=", ".join(sorted(named))),
+        )
 
 
 def _eight_bits(row: Mapping[str, Any]) -> Iterator[Contradiction]:
     """Which recipes go with which precision."""
     recipe, precision = row["fp8_recipe"], row["precision"]
     if recipe is not None and precision is not None and precision != (needed := _PRECISIONS.get(recipe, "fp8")):
-        yield "fp8_recipe", f"{recipe} is a recipe of precision {needed}, and that is {precision}"
+        yield (
+            "fp8_recipe",
+            say(
+                "{recipe} is a recipe of precision {needed}, and that is {precision}",
+                recipe=recipe,
+                needed=needed,
+                precision=precision,
+            ),
+        )

@@ -14,6 +14,7 @@ from cpsolver.evidence.intervals import replicas_interval
 from cpsolver.evidence.runs.plan import Unpredictable, framework, problem_of, strategy_of, with_network, with_recipe
 from cpsolver.evidence.runs.run import MeasuredRun, Prediction
 from cpsolver.inputs.data import package_data
+from cpsolver.inputs.language import say
 from cpsolver.plans.replicas import MixedReplicas, StageDevices, mixed_replicas
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -89,7 +90,9 @@ def _without_ends(run: MeasuredRun) -> MeasuredRun:
     counts[0] -= 1
     counts[-1] -= 1
     if min(counts) < 0:
-        raise Unpredictable("a stage at an end has no layer to count for the embedding or the head", "layers_per_stage")
+        raise Unpredictable(
+            say("a stage at an end has no layer to count for the embedding or the head"), "layers_per_stage"
+        )
     return replace(run, layers_per_stage=tuple(counts))
 
 
@@ -123,7 +126,7 @@ def _stages(run: MeasuredRun) -> tuple[tuple[tuple[str, int], ...], ...]:
     ranks = list(chain.from_iterable([name] * count for name, count in run.chips))
     blocks = [ranks[start : start + width] for start in range(0, len(ranks), width)]
     if any(len(set(block)) > 1 for block in blocks):
-        raise Unpredictable("tensor-parallel groups of several chip types: the cost model has one in each", "tp")
+        raise Unpredictable(say("tensor-parallel groups of several chip types: the cost model has one in each"), "tp")
     replicas = len(blocks) // pp
     return tuple(tuple((blocks[stage * replicas + each][0], tp) for each in range(replicas)) for stage in range(pp))
 

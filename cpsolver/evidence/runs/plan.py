@@ -15,6 +15,7 @@ from cpsolver.evidence.runs.columns import COLUMNS
 from cpsolver.evidence.runs.run import MeasuredRun
 from cpsolver.inputs.data import package_data
 from cpsolver.inputs.errors import nearest_names
+from cpsolver.inputs.language import say
 from cpsolver.plans.dimensions import DIMENSIONS, MUST_BE_SAID, ROW
 from cpsolver.plans.strategy import (
     OPERATORS,
@@ -76,8 +77,8 @@ def why_unpredictable(error: Exception) -> str:
     if isinstance(error, Unpredictable | UnknownFigureError):
         return str(error)
     if isinstance(error, ValidationError):  # sizes that make no model, which only its schema can tell
-        return f"no sound model: {str(error.errors()[0]['msg']).removeprefix('Value error, ')}"
-    return f"beyond the cost model: {error}"
+        return say("no sound model: {reason}", reason=str(error.errors()[0]["msg"]).removeprefix("Value error, "))
+    return say("beyond the cost model: {error}", error=error)
 
 
 def placed_plan(run: MeasuredRun) -> PlacedPlan:
@@ -87,7 +88,7 @@ def placed_plan(run: MeasuredRun) -> PlacedPlan:
         Unpredictable: when the run's framework is unknown or its layout is beyond the cost model.
     """
     if run.mixed:
-        raise Unpredictable("runs on several chip types are predicted, and nothing else", "chip")
+        raise Unpredictable(say("runs on several chip types are predicted, and nothing else"), "chip")
     known = framework(run.framework)
     run = with_recipe(run, known)
     chip = with_network(load_chip(run.chip), run.internode_gbps_per_gpu)
@@ -205,20 +206,35 @@ def _optimizer(run: MeasuredRun, by_model: dict[str, Any]) -> Any:
 def _check_layout(run: MeasuredRun) -> None:
     tp, ep, etp, replicas = _known(run.tp), run.ep or 1, _expert_tensor(run), _replicas(run)
     if tp % etp:
-        raise Unpredictable(f"etp {etp} does not divide tp {tp}: the cost model splits experts within tp", "etp")
+        raise Unpredictable(
+            say("etp {etp} does not divide tp {tp}: the cost model splits experts within tp", etp=etp, tp=tp), "etp"
+        )
     if run.etp is None and replicas % ep:
-        told = f"ep {ep} does not divide cp * dp = {replicas}"
-        raise Unpredictable(f"{told}; where experts' grid lies across tp, etp says so", "ep")
+        told = say(
+            "ep {ep} does not divide cp * dp = {replicas}; where experts' grid lies across tp, etp says so",
+            ep=ep,
+            replicas=replicas,
+        )
+        raise Unpredictable(told, "ep")
     if tp * replicas % (etp * ep):
-        raise Unpredictable(f"etp {etp} x ep {ep} does not divide tp * cp * dp = {tp * replicas}", "ep")
+        raise Unpredictable(
+            say("etp {etp} x ep {ep} does not divide tp * cp * dp = {tp}", etp=etp, ep=ep, tp=tp * replicas), "ep"
+        )
     microbatches = _known(run.gbs) // (_known(run.mbs) * _known(run.dp))
     if (run.vpp or 1) > 1 and (run.pp == 1 or microbatches % _known(run.pp)):
-        raise Unpredictable("interleaving (vpp) needs a pipeline, and microbatches in whole groups of pp", "vpp")
+        raise Unpredictable(say("interleaving (vpp) needs a pipeline, and microbatches in whole groups of pp"), "vpp")
 
 
 def _precision(run: MeasuredRun) -> Any:
     if run.precision not in _PRECISIONS:
-        raise Unpredictable(f"precision {run.precision}: the cost model has {', '.join(_PRECISIONS)}", "precision")
+        raise Unpredictable(
+            say(
+                "precision {precision}: the cost model has {names}",
+                precision=run.precision,
+                names=", ".join(_PRECISIONS),
+            ),
+            "precision",
+        )
     return run.precision
 
 
@@ -248,8 +264,10 @@ def framework(name: str) -> dict[str, Any]:
     prefixes = [prefix for prefix in known if wanted.startswith(prefix)]
     if not prefixes:
         near = nearest_names(name, (*stack_names(), *_frameworks()))
-        hint = f"; nearest: {', '.join(near)}" if near else "; `apss-cp stacks` lists them"
-        raise Unpredictable(f"no stack profile stands for the framework {name!r}{hint}", "framework")
+        hint = say("; nearest: {near}", near=", ".join(near)) if near else say("; `apss-cp stacks` lists them")
+        raise Unpredictable(
+            say("no stack profile stands for the framework {name!r}{hint}", name=name, hint=hint), "framework"
+        )
     return known[max(prefixes, key=len)]
 
 
@@ -383,7 +401,7 @@ def _recompute(run: MeasuredRun) -> tuple[RecomputeKind, int]:
         return "uniform", 1
     if kind in RECOMPUTE_KINDS:
         return kind, int(amount or 0)
-    raise Unpredictable(f"recomputation {run.recompute}", "recompute")
+    raise Unpredictable(say("recomputation {recompute}", recompute=run.recompute), "recompute")
 
 
 def _split(run: MeasuredRun) -> tuple[int, ...]:

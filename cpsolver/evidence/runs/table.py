@@ -15,6 +15,7 @@ from cpsolver.evidence.runs.layout import contradictions
 from cpsolver.evidence.runs.run import MeasuredRun
 from cpsolver.inputs.document import read_text
 from cpsolver.inputs.errors import InputError, Trouble, nearest_names
+from cpsolver.inputs.language import say
 
 PUBLISHED = Path(__file__).parent / "published_runs.csv"
 """The table shipped with the package; sources.yaml beside it says where its rows come from."""
@@ -52,7 +53,7 @@ def read_runs(path: str | Path) -> Table:
     header = [cell.strip() for cell in first]
     _check_header(header, name)
     if not rows:
-        raise InputError(Trouble("", "has a header and no rows", file=name))
+        raise InputError(Trouble("", say("has a header and no rows"), file=name))
     runs: list[MeasuredRun] = []
     troubles: list[Trouble] = []
     lines: dict[str, int] = {}
@@ -103,24 +104,26 @@ def _lines(text: str) -> Iterator[_Row]:
 
 
 def _no_csv(error: csv.Error, line: int, file: str) -> Trouble:
-    return Trouble("", f"is no CSV: {error}", line=line, file=file, path=("",))
+    return Trouble("", say("is no CSV: {error}", error=error), line=line, file=file, path=("",))
 
 
 def _check_header(header: Sequence[str], name: str) -> None:
     """Raises InputError when there is no header, or columns are missing or written twice."""
     if not header:
-        raise InputError(Trouble("", "is empty: a header and a row for each run are expected", file=name))
-    for sign, called in ((";", "semicolons"), ("\t", "tabs")):
+        raise InputError(Trouble("", say("is empty: a header and a row for each run are expected"), file=name))
+    for sign, called in ((";", say("semicolons")), ("\t", say("tabs"))):
         if len(header) == 1 and header[0].count(sign) > 1:
-            raise InputError(Trouble("", f"is separated by {called}: commas are expected", file=name, line=1))
+            raise InputError(
+                Trouble("", say("is separated by {called}: commas are expected", called=called), file=name, line=1)
+            )
     troubles = []
     unknown = [column for column in header if column not in COLUMNS]
     for column, kind in COLUMNS.items():
         if header.count(column) > 1:
-            troubles.append(Trouble(column, "the column is there twice", file=name, line=1))
+            troubles.append(Trouble(column, say("the column is there twice"), file=name, line=1))
         elif column not in header and not kind.optional:
             nearest = nearest_names(column, unknown)
-            troubles.append(Trouble(column, "the column is missing", nearest=nearest, file=name, line=1))
+            troubles.append(Trouble(column, say("the column is missing"), nearest=nearest, file=name, line=1))
     if troubles:
         raise InputError(troubles)
 
@@ -138,13 +141,17 @@ class _RowReader:
     def run(self, lines: dict[str, int]) -> MeasuredRun | None:
         """The run, or None with `troubles`. `lines`: id -> line of the rows before this one, which it joins."""
         if self._widths[0] != self._widths[1]:
-            told = f"has {self._widths[1]} cells, and the header {self._widths[0]} (is text with a comma quoted?)"
+            told = say(
+                "has {cells} cells, and the header {heads} (is text with a comma quoted?)",
+                cells=self._widths[1],
+                heads=self._widths[0],
+            )
             self._trouble("", told)
             return None
         if not self._id:
-            self._trouble("id", "must not be empty")
+            self._trouble("id", say("must not be empty"))
         elif self._id in lines:
-            self._trouble("id", f"is the id of line {lines[self._id]} too")
+            self._trouble("id", say("is the id of line {line} too", line=lines[self._id]))
         lines.setdefault(self._id, self._line)
         values = {name: self._value(name) for name in COLUMNS}
         if values["dp"] is None:
@@ -153,7 +160,10 @@ class _RowReader:
             self._trouble(column, message, values[column])
         values["outcome"] = values["outcome"] or "ok"
         if values["outcome"] != "ok" and values["step_time_s"] is not None:
-            message = f"must be empty: the outcome is {values['outcome']}, and only a run that is ok has a step time"
+            message = say(
+                "must be empty: the outcome is {outcome}, and only a run that is ok has a step time",
+                outcome=values["outcome"],
+            )
             self._trouble("step_time_s", message, values["step_time_s"])
         self._check_complete(values)
         return None if self.troubles else _run(self._line, values)
@@ -178,7 +188,7 @@ class _RowReader:
             values["complete"] = not missing
         elif values["complete"]:
             for name in missing:
-                self._trouble(name, "is empty, and the row is marked complete")
+                self._trouble(name, say("is empty, and the row is marked complete"))
 
     def _trouble(
         self,
@@ -188,7 +198,7 @@ class _RowReader:
         allowed: str | None = None,
         nearest: tuple[str, ...] = (),
     ) -> None:
-        row = f"row {self._id or '?'}"
+        row = say("row {id}", id=self._id or "?")
         where = f"{row}, {column}" if column else row
         path = (self._id, column) if column else (self._id,)
         self.troubles.append(

@@ -26,13 +26,17 @@ from cpsolver.evidence.runs.score import (
 )
 from cpsolver.evidence.runs.table import missing_columns
 from cpsolver.inputs.errors import Trouble
+from cpsolver.inputs.language import later, say
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.constants import Overlay, load_calibration
 from cpsolver.rules import RULES
 from hw_specs.units import bytes_to_gib
 
-_NOT_TIMED = {"oom": "ran out of memory: no step time to predict", "failed": "failed: no step time to predict"}
+_NOT_TIMED = {
+    "oom": later("ran out of memory: no step time to predict"),
+    "failed": later("failed: no step time to predict"),
+}
 
 Predict = Callable[[MeasuredRun], Prediction]
 """A prediction of a complete run; raises Unpredictable for a run that is beyond the cost model."""
@@ -121,14 +125,21 @@ def predict(run: MeasuredRun, overlay: Overlay | None = None) -> Prediction:
     """
     if run.mixed:
         if overlay is not None:
-            raise Unpredictable("a calibration covers one chip type and stack, and the run has several types")
+            raise Unpredictable(say("a calibration covers one chip type and stack, and the run has several types"))
         return predict_mixed(run)
     case = placed_plan(run)
     problem = case.problem.with_constants(load_calibration())
     if overlay is not None:
         chip, stack = problem.supplies[0].name, problem.stack.name
         if not overlay.has(chip, stack):
-            raise Unpredictable(f"the calibration does not cover {chip} with {stack}, only {overlay.covered}")
+            raise Unpredictable(
+                say(
+                    "the calibration does not cover {chip} with {stack}, only {covered}",
+                    chip=chip,
+                    stack=stack,
+                    covered=overlay.covered,
+                )
+            )
         problem = problem.with_constants(overlay)
     found = evaluate(problem, case.strategy)
     low, high = interval(problem, case.strategy, found.step_time_s)
@@ -175,18 +186,18 @@ def validate(
 
 def _outcome(run: MeasuredRun, predict: Predict) -> RowOutcome:
     if run.outcome != "ok":
-        return RowOutcome(run.id, run.line, run, skipped=_NOT_TIMED[run.outcome])
+        return RowOutcome(run.id, run.line, run, skipped=say(_NOT_TIMED[run.outcome]))
     try:
         missing = missing_columns(stated(run)[0] if run.mixed else run)
         if missing or not (run.complete or run.mixed):
-            told = ", ".join(missing) or "the table marks it so"
-            return RowOutcome(run.id, run.line, run, skipped=f"incomplete: {told}")
+            told = ", ".join(missing) or say("the table marks it so")
+            return RowOutcome(run.id, run.line, run, skipped=say("incomplete: {columns}", columns=told))
         prediction = predict(run)
     except NO_PREDICTION as error:
         return RowOutcome(run.id, run.line, run, skipped=why_unpredictable(error))
     times = prediction.step_time_s, prediction.memory_gib
     if not all(math.isfinite(value) and value > 0 for value in times):
-        return RowOutcome(run.id, run.line, run, skipped="the cost model gives no finite step time or memory")
+        return RowOutcome(run.id, run.line, run, skipped=say("the cost model gives no finite step time or memory"))
     return RowOutcome(run.id, run.line, run, prediction)
 
 
@@ -194,10 +205,12 @@ def _troubled(troubles: Iterable[Trouble]) -> list[RowOutcome]:
     """One outcome for each row at fault, with all the columns that are wrong."""
     rows: dict[tuple[int, str], list[str]] = {}
     for trouble in troubles:
-        column = str(trouble.path[-1]) if len(trouble.path) > 1 else "its number of cells"
+        column = str(trouble.path[-1]) if len(trouble.path) > 1 else say("its number of cells")
         rows.setdefault((trouble.line or 0, str(trouble.path[0])), []).append(column)
     found = []
     for (line, name), columns in rows.items():
         at_fault = ", ".join(dict.fromkeys(columns))
-        found.append(RowOutcome(name or f"line {line}", line, skipped=f"wrong: {at_fault}"))
+        found.append(
+            RowOutcome(name or say("line {line}", line=line), line, skipped=say("wrong: {columns}", columns=at_fault))
+        )
     return found
