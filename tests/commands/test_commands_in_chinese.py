@@ -12,7 +12,7 @@ from rich.console import Console
 
 from cpsolver.doors.report.layout import Prose
 from cpsolver.doors.report.validation import validation_report
-from cpsolver.doors.tune.retold import retold
+from cpsolver.doors.tune.state_notes import retold
 from cpsolver.evidence.runs.validation import validate
 from cpsolver.inputs.language import CHINESE, speaking
 from tests.support.calibrating import cluster_rows, text_of

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from cpsolver.doors.report.progress import Waiting
 from cpsolver.doors.report.text import recompute_text
 from cpsolver.doors.tune.logs import LogReading
-from cpsolver.doors.tune.retold import retold
+from cpsolver.doors.tune.state_notes import retold
 from cpsolver.doors.tune.trial import Trial
 from cpsolver.inputs.language import say
 from cpsolver.inputs.text import elapsed, seconds, signed_percent

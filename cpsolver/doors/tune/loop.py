@@ -13,9 +13,9 @@ from cpsolver.doors.export.launch import CannotExpress
 from cpsolver.doors.tune.jobs import JobBuilder
 from cpsolver.doors.tune.logs import LogReading, log_facts, read_log
 from cpsolver.doors.tune.outcome import Verdict, failure_kind, judge
-from cpsolver.doors.tune.retold import retold
 from cpsolver.doors.tune.runner import prepare, run_trial
 from cpsolver.doors.tune.state import State
+from cpsolver.doors.tune.state_notes import retold
 from cpsolver.doors.tune.supervisor import LOG
 from cpsolver.doors.tune.trial import Chooser, Proposal, Stop, Trial
 from cpsolver.inputs.language import ENGLISH, later, say, speaking

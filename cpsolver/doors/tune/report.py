@@ -23,7 +23,7 @@ from cpsolver.doors.tune.display import (
 )
 from cpsolver.doors.tune.jobs import COMMAND, PLAN
 from cpsolver.doors.tune.result import TuningResult
-from cpsolver.doors.tune.retold import retold
+from cpsolver.doors.tune.state_notes import retold
 from cpsolver.doors.tune.trial import PlanEstimate, Trial
 from cpsolver.inputs.language import later, say
 from cpsolver.inputs.text import elapsed, percent, plural
