@@ -45,7 +45,8 @@ def choose_stack(named: str | None, launcher: Framework | None, chips: Iterable[
     entry = _by_vendor().get(vendors.pop() if len(vendors) == 1 else _ANY, _by_vendor()[_ANY])
     without = "" if launcher is None else say(" nor has the launcher {name} one of its own", name=launcher.name)
     return StackChoice(
-        str(entry["stack"]), say("{entry}, as the spec names no stack{without}", entry=say(entry["why"]), without=without)
+        str(entry["stack"]),
+        say("{entry}, as the spec names no stack{without}", entry=say(entry["why"]), without=without),
     )
 
 
