@@ -30,6 +30,7 @@ from cpsolver.commands.main import main as main_command
 from cpsolver.inputs.language import CATALOGUES, CHINESE, COUNTED, DOMAIN
 from cpsolver.plans.dimensions import DIMENSIONS
 from cpsolver.rules import RULES
+from models_zoo.schema import SPECIAL_LAYERS
 
 ROOT = Path(__file__).resolve().parents[1]
 CODE = ROOT / "cpsolver"
@@ -150,13 +151,15 @@ def _of_help() -> Iterator[Found]:
 
 
 def _of_data() -> Iterator[Found]:
-    """The legend's words and meanings, labels of flags, why a stack is the default, what rules ask for in short."""
+    """The legend's words and meanings, labels of flags, why a stack is the default, what rules ask for in short,
+    what special layers are called."""
     words = _yaml(LEGEND)
     yield from ((text, None, LEGEND) for text in dict.fromkeys((*words, *words.values())))
     flags = (one.label for one in DIMENSIONS.values() if one.label)
     yield from ((label, None, CODE / "plans" / "dimensions.py") for label in flags)
     yield from ((entry["why"], None, STACKS) for entry in _yaml(STACKS).values())
     yield from ((rule.words, None, CODE / "rules" / "base.py") for rule in RULES.values())
+    yield from ((words, None, ROOT / "models_zoo" / "schema.py") for words in SPECIAL_LAYERS.values())
 
 
 def _yaml(file: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import click
 from cpsolver.commands import COMMANDS
 from cpsolver.commands.common import EXIT_BAD_INPUT, EXIT_BUG, EXIT_INTERRUPTED, print_troubles, say_error
 from cpsolver.commands.help import LANGUAGE, help_of, wide
-from cpsolver.inputs.language import ENGLISH, LANGUAGES, of_locale, say, speaking
+from cpsolver.inputs.language import ENGLISH, LANGUAGES, later, of_locale, say, speaking
 
 SPEAKS = ("plan", "solve", "open", "evaluate", "check", "explain")
 """The commands that speak the user's language; all others, what they write for machines above all, speak English but
@@ -60,7 +60,7 @@ class _Commands(click.Group):
         from cpsolver.inputs.errors import InputError
 
         if sys.stdout is None:
-            say_error("stdout is closed: there is nowhere to write the answer")
+            say_error(say("stdout is closed: there is nowhere to write the answer"))
             ctx.exit(EXIT_BAD_INPUT)
         try:
             return super().invoke(ctx)
@@ -79,7 +79,8 @@ class _Commands(click.Group):
         except Exception as error:
             if "APSS_CP_DEBUG" in os.environ:
                 raise
-            say_error(f"this is a bug in apss-cp: {type(error).__name__}: {error} (APSS_CP_DEBUG=1 shows where)")
+            told = later("this is a bug in apss-cp: {kind}: {error} (APSS_CP_DEBUG=1 shows where)")
+            say_error(say(told, kind=type(error).__name__, error=error))
             ctx.exit(EXIT_BUG)
 
 
