@@ -349,14 +349,16 @@ def _not_trained(what: str, profile: Framework, spec: Spec, model: Architecture 
                 kinds=kinds,
             )
             yield trouble("optimizer_offload", message, later("0, 1, search.pin.sharded = {kinds}", kinds=kinds))
-    for what_it_has in () if model is None else profile.untrained(model):
-        yield Trouble(
-            "model",
-            later("{whose} does not train {what_it_has}", whose=whose, what_it_has=later(what_it_has)),
-            value=model and model.name,
-            path=("model",),
-        )
-    moe = None if model is None else model.moe
+    if model is not None:
+        yield from _untrained(whose, profile, model)
+
+
+def _untrained(whose: str, profile: Framework, model: Architecture) -> Iterator[Trouble]:
+    """What of the model the framework does not train."""
+    for what in profile.untrained(model):
+        message = later("{whose} does not train {what}", whose=whose, what=later(what))
+        yield Trouble("model", message, value=model.name, path=("model",))
+    moe = model.moe
     if moe is not None and not profile.experts_anywhere and moe.offset % moe.freq != moe.first_dense % moe.freq:
         message = later(
             "{whose} has experts in every n-th layer from the first one behind the dense ones only: moe.freq {freq}, "
@@ -366,7 +368,7 @@ def _not_trained(what: str, profile: Framework, spec: Spec, model: Architecture 
             offset=moe.offset,
             first_dense=moe.first_dense,
         )
-        yield Trouble("model", message, value=model and model.name, path=("model",))
+        yield Trouble("model", message, value=model.name, path=("model",))
 
 
 def _attempt(troubles: list[Trouble], make: Callable[[], _Found]) -> _Found | None:
