@@ -51,7 +51,7 @@ def exit_code(result: Result) -> int:
     """The exit code of a search's answer; of one that a second opinion contradicts that of a bug, which is told."""
     codes = {"infeasible": EXIT_INFEASIBLE, "unknown": EXIT_NO_PLAN_IN_TIME}
     if result.verification is not None and result.verification.verdict == "contradicted":
-        say_error("a second opinion contradicts this answer: please report it, with the spec")
+        say_error(say("a second opinion contradicts this answer: please report it, with the spec"))
         return EXIT_BUG
     return codes.get(result.status, 0)
 

@@ -15,7 +15,8 @@ import click
 from cpsolver.commands import COMMANDS
 from cpsolver.commands.common import EXIT_BAD_INPUT, EXIT_BUG, EXIT_INTERRUPTED, print_troubles, say_error
 from cpsolver.commands.help import LANGUAGE, help_of, wide
-from cpsolver.inputs.language import ENGLISH, LANGUAGES, of_locale, say, speaking
+from cpsolver.commands.usage import asked_language, show
+from cpsolver.inputs.language import ENGLISH, LANGUAGES, later, of_locale, say, speaking
 
 SPEAKS = (
     *("plan", "solve", "open", "evaluate", "check", "explain", "batch", "compare", "replicas"),
@@ -46,11 +47,13 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in SPEAKS:
+        if args[0] in COMMANDS and args[0] not in SPEAKS:
             ctx.with_resource(speaking(ENGLISH))
+        elif (asked := asked_language(args)) in LANGUAGES:
+            ctx.with_resource(speaking(asked))
         near = [] if args[0] in COMMANDS else get_close_matches(args[0], COMMANDS, 1)
         if near:
-            ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
+            ctx.fail(say("No such command {name!r}. Did you mean {near!r}?", name=args[0], near=near[0]))
         return super().resolve_command(ctx, args)
 
     def get_help(self, ctx: click.Context) -> str:
@@ -64,7 +67,7 @@ class _Commands(click.Group):
         from cpsolver.inputs.errors import InputError
 
         if sys.stdout is None:
-            say_error("stdout is closed: there is nowhere to write the answer")
+            say_error(say("stdout is closed: there is nowhere to write the answer"))
             ctx.exit(EXIT_BAD_INPUT)
         try:
             return super().invoke(ctx)
@@ -78,12 +81,16 @@ class _Commands(click.Group):
                 raise  # the reader has left: click ends quietly
             say_error(f"{error.filename}: {error.strerror}" if error.filename else str(error))
             ctx.exit(EXIT_BAD_INPUT)
+        except click.UsageError as error:
+            show(error)
+            ctx.exit(error.exit_code)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:
             if "APSS_CP_DEBUG" in os.environ:
                 raise
-            say_error(f"this is a bug in apss-cp: {type(error).__name__}: {error} (APSS_CP_DEBUG=1 shows where)")
+            told = later("this is a bug in apss-cp: {kind}: {error} (APSS_CP_DEBUG=1 shows where)")
+            say_error(say(told, kind=type(error).__name__, error=error))
             ctx.exit(EXIT_BUG)
 
 

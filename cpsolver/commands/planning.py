@@ -25,7 +25,7 @@ from cpsolver.commands.common import (
 )
 from cpsolver.commands.help import SpokenCommand
 from cpsolver.commands.next_steps import Given, next_steps
-from cpsolver.inputs.language import ENGLISH, speaking
+from cpsolver.inputs.language import ENGLISH, later, say, speaking
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -158,7 +158,7 @@ def evaluate(
         write_file(html, _page(problem, plan, evaluation, broken))
     if trace is not None:
         answer = None if evaluation is None else cpsolver.Plan(1, plan, evaluation, 0.0)
-        _write_trace(trace, problem, answer, "the plan could not be evaluated")
+        _write_trace(trace, problem, answer, later("the plan could not be evaluated"))
     if evaluation is None:
         for violation in broken:
             say_error(f"{strategy or '--set'}: {violation}")
@@ -191,7 +191,7 @@ def chosen_plan(
     if not settings:
         raise InputError(Trouble("", "which plan? Give --strategy FILE, or decisions of it: --set tp=8 --set pp=8"))
     filled = fill_strategy(problem, read_settings(settings))
-    click.echo(f"filled in: {filled}", err=True)
+    click.echo(say("filled in: {decisions}", decisions=filled), err=True)
     return filled.strategy, filled.added
 
 
@@ -261,7 +261,7 @@ def _check_trace_plan(problem: Problem, trace: str | None, rank: int | None) -> 
     if rank is not None and trace is None:
         raise InputError(Trouble("--trace-plan", "says which plan to trace, but not where to: give --trace FILE too"))
     if rank is not None and rank > top:
-        allowed = f"1 to {top}, or a larger --top (search.top)"
+        allowed = later("1 to {top}, or a larger --top (search.top)", top=top)
         raise InputError(Trouble("--trace-plan", "is not a plan of this search", rank, allowed))
 
 
@@ -272,13 +272,13 @@ def _write_trace(path: str, problem: Problem, plan: Plan | None, missing: str) -
     from cpsolver.inputs.output import file_error
 
     if plan is None:
-        click.echo(f"note: {missing}: no trace was written to {path}", err=True)
+        click.echo(say("note: {missing}: no trace was written to {path}", missing=say(missing), path=path), err=True)
         return
     with speaking(ENGLISH):  # a file for another program
         trace = plan_trace(problem, plan)
     try:
         write_chrome_trace(path, trace)
     except OSError as error:
-        raise file_error(path, f"cannot be written: {error.strerror}") from None
+        raise file_error(path, later("cannot be written: {why}", why=error.strerror)) from None
     if note := cut_note(trace):
         click.echo(f"note: {note} {path}", err=True)

@@ -19,7 +19,7 @@ from typing import Any
 
 from cpsolver.inputs.errors import InputError, Trouble, dotted
 from cpsolver.inputs.errors import Path as KeyPath
-from cpsolver.inputs.language import say
+from cpsolver.inputs.language import later, say
 from cpsolver.inputs.limits import (
     MOST_DOCUMENT_BYTES,
     MOST_NESTED,
@@ -91,7 +91,7 @@ def load_yaml(path: str | Path, *, collect: bool = False) -> Document:
 
 def _too_large(told: str, file: str | None, line: int | None = None) -> InputError:
     """An input beyond one of the limits."""
-    return InputError(Trouble("", f"{told}: no more is read", file=file, line=line))
+    return InputError(Trouble("", later("{told}: no more is read", told=told), file=file, line=line))
 
 
 def read_text(path: str | Path, most_bytes: int = MOST_TEXT_BYTES) -> tuple[str, str]:
@@ -104,7 +104,7 @@ def read_text(path: str | Path, most_bytes: int = MOST_TEXT_BYTES) -> tuple[str,
     try:
         raw = _read(path, most_bytes)
         if len(raw) > most_bytes:
-            raise _too_large(f"is larger than {most_bytes:,} bytes", name)
+            raise _too_large(later("is larger than {most:,} bytes", most=most_bytes), name)
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
@@ -124,7 +124,11 @@ def read_source(path: str | Path) -> tuple[str, str]:
     name, text = read_text(path, MOST_SCRIPT_BYTES)
     for number, line in enumerate(text.split("\n"), 1):
         if len(line) > MOST_SCRIPT_LINE:
-            raise _too_large(f"has a line of more than {MOST_SCRIPT_LINE:,} characters", name, number)
+            raise _too_large(
+                later("has a line of more than {most:,} characters", most=MOST_SCRIPT_LINE),
+                name,
+                number,
+            )
     return name, text
 
 
@@ -157,18 +161,22 @@ def parse_yaml(text: str, file: str | None = None, *, collect: bool = False) -> 
 
 def _check_mapping(data: Any, file: str | None) -> None:
     if not isinstance(data, dict):
-        kind = "a list" if isinstance(data, list) else "a single value"
-        raise InputError(Trouble("", f"is {kind}: a mapping of fields is expected", file=file, line=1, column=1))
+        kind = later("a list") if isinstance(data, list) else later("a single value")
+        raise InputError(
+            Trouble("", later("is {kind}: a mapping of fields is expected", kind=kind), file=file, line=1, column=1)
+        )
 
 
 def _parts(text: str, file: str | None) -> int:
     """Line ends and commas, counted before anything is built: the parser makes a tree of all that there is, slowly."""
     parts = text.count("\n") + text.count(",")
     if parts > MOST_VALUES:
-        raise _too_large(f"holds more than {MOST_VALUES:,} values", file)
+        raise _too_large(later("holds more than {most:,} values", most=MOST_VALUES), file)
     steps = ((sign in "[{") - (sign in "]}") for sign in _BRACKETS.findall(text))
     if max(accumulate(steps), default=0) > MOST_NESTED:
-        raise InputError(Trouble("", f"is nested too deeply: more than {MOST_NESTED} levels", file=file))
+        raise InputError(
+            Trouble("", later("is nested too deeply: more than {most} levels", most=MOST_NESTED), file=file)
+        )
     return parts
 
 
@@ -183,10 +191,12 @@ def _large_json(text: str, file: str | None, collect: bool) -> Document:
     try:
         data = json.loads(text, object_pairs_hook=mapping, parse_constant=str)
     except (ValueError, RecursionError):
-        told = f"has more than {MOST_YAML_PARTS:,} lines and commas, and is not JSON"
+        told = later("has more than {most:,} lines and commas, and is not JSON", most=MOST_YAML_PARTS)
         raise _too_large(told, file) from None
     _check_mapping(data, file)
-    troubles = tuple(Trouble(name, f"the key {name!r} is written twice", file=file) for name in dict.fromkeys(twice))
+    troubles = tuple(
+        Trouble(name, later("the key {name!r} is written twice", name=name), file=file) for name in dict.fromkeys(twice)
+    )
     if troubles and not collect:
         raise InputError(troubles)
     return Document(data, file, troubles)
@@ -207,12 +217,12 @@ def _compose(text: str, file: str | None) -> Any:
         reason = str(getattr(error, "reason", None) or error).splitlines()[0]
         at = getattr(error, "position", None)
         line = text[:at].count("\n") + 1 if isinstance(at, int) else None
-        raise InputError(Trouble("", f"is not YAML: {reason}", file=file, line=line)) from None
+        raise InputError(Trouble("", later("is not YAML: {reason}", reason=reason), file=file, line=line)) from None
     except RecursionError:
         raise InputError(Trouble("", "is nested too deeply", file=file)) from None
     except (ValueError, AttributeError, AssertionError, IndexError, KeyError, TypeError) as error:
         # slips of the parser itself on broken text
-        raise InputError(Trouble("", f"is not YAML: {error}", file=file)) from None
+        raise InputError(Trouble("", later("is not YAML: {reason}", reason=error), file=file)) from None
 
 
 def _without_tabs(text: str) -> str:
@@ -230,14 +240,16 @@ def _syntax(error: Any, file: str | None) -> Trouble:
     mark = error.problem_mark or error.context_mark
     problem = error.problem or error.context or "cannot be read"
     if "'\\t'" in problem or "\t" in problem:
-        problem = "a tab stands where blanks are needed: indent with blanks"
+        problem = later("a tab stands where blanks are needed: indent with blanks")
     elif "mapping values are not allowed" in problem:
-        problem = "a second ':' or a wrong indentation (quote text that holds ': ')"
+        problem = later("a second ':' or a wrong indentation (quote text that holds ': ')")
     elif problem.startswith("but found another document"):
-        problem = "holds a second document ('---'): one is expected"
+        problem = later("holds a second document ('---'): one is expected")
     elif error.context and error.problem:
-        problem = f"{problem} {error.context}"
-    return Trouble("", f"is not YAML: {problem}", file=file, **({} if mark is None else _counted(mark)))
+        problem = later("{problem} {context}", problem=problem, context=error.context)
+    return Trouble(
+        "", later("is not YAML: {reason}", reason=problem), file=file, **({} if mark is None else _counted(mark))
+    )
 
 
 def _counted(mark: Any) -> dict[str, Any]:
@@ -275,7 +287,7 @@ class _Reader:
     def value(self, node: Any, path: KeyPath) -> Any:
         self.count += 1
         if self.count > MOST_VALUES:
-            raise _too_large(f"holds more than {MOST_VALUES:,} values", self.file)
+            raise _too_large(later("holds more than {most:,} values", most=MOST_VALUES), self.file)
         if node.id in ("mapping", "sequence") and str(node.tag) not in (_TAG + "map", _TAG + "seq"):
             self.trouble(node, path, _no_meaning(str(node.tag)))
         if node.id == "mapping":
@@ -289,11 +301,19 @@ class _Reader:
         first_line: dict[str, int] = {}
         for key, child in node.value:
             if key.id != "scalar":
-                self.trouble(key, path, "a key must be plain text, not a list or a mapping")
+                self.trouble(key, path, later("a key must be plain text, not a list or a mapping"))
                 continue
             name = str(key.value)
             if name in values:
-                self.trouble(key, (*path, name), f"the key {name!r} is written twice, first on line {first_line[name]}")
+                self.trouble(
+                    key,
+                    (*path, name),
+                    later(
+                        "the key {name!r} is written twice, first on line {first_line}",
+                        name=name,
+                        first_line=first_line[name],
+                    ),
+                )
                 continue
             first_line[name] = key.start_mark.line + 1
             values[name] = self.value(child, (*path, name))
@@ -308,12 +328,12 @@ class _Reader:
         except KeyError:
             self.trouble(node, path, _no_meaning(tag))
         except ValueError:
-            self.trouble(node, path, f"cannot be read as {tag.replace(_TAG, '')}", value=text)
+            self.trouble(node, path, later("cannot be read as {tag}", tag=tag.replace(_TAG, "")), value=text)
         return text
 
 
 def _no_meaning(tag: str) -> str:
-    return f"the tag {tag.replace(_TAG, '!!')} has no meaning here"
+    return later("the tag {tag} has no meaning here", tag=tag.replace(_TAG, "!!"))
 
 
 def _int(text: str) -> int:

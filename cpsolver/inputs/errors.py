@@ -84,7 +84,7 @@ class Trouble:
         message = one_line(say(self.message))
         text = f"{head}: {message}" if head else message
         if self.allowed:
-            text += say(" (allowed: {allowed})", allowed=one_line(self.allowed))
+            text += say(" (allowed: {allowed})", allowed=one_line(say(self.allowed)))
         if self.nearest:
             text += say("; did you mean {names}?", names=say(" or ").join(repr(name) for name in self.nearest))
         return text

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from cpsolver.inputs.document import load_yaml
 from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.language import later
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.filled import Filled, fill_strategy
 from cpsolver.problem.flags import ARGUMENT_OF, OneLine
@@ -79,8 +80,8 @@ class Asked:
         if of_a_model and not spec:
             return self._of_model(source)
         if of_a_model:
-            told = "says on what a model is trained, and a whole spec is given"
-            raise InputError(Trouble(name, f"{told}: change the spec itself") for name in of_a_model)
+            told = later("says on what a model is trained, and a whole spec is given")
+            raise InputError(Trouble(name, later("{told}: change the spec itself", told=told)) for name in of_a_model)
         names, sections = {"launcher": self.launcher, "stack": self.stack}, self._sections()
         overlay = self._overlay()
         if isinstance(source, Mapping):
@@ -93,8 +94,8 @@ class Asked:
         """A problem as it is: it has all that a call could say."""
         said = [name for name, value in vars(self).items() if value not in (None, {})]
         if said:
-            told = "is an argument for a model or a spec, and a problem is given"
-            raise InputError(Trouble(name, f"{told}: make_problem takes it") for name in said)
+            told = later("is an argument for a model or a spec, and a problem is given")
+            raise InputError(Trouble(name, later("{told}: make_problem takes it", told=told)) for name in said)
         return problem
 
     def _of_model(self, source: Mapping[str, Any] | str | PathLike[str]) -> Problem:

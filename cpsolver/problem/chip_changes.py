@@ -12,6 +12,7 @@ from typing import Any
 
 from cpsolver.inputs.errors import Path as KeyPath
 from cpsolver.inputs.errors import Trouble, dotted, number
+from cpsolver.inputs.language import later
 from cpsolver.problem.network import COLLECTIVES
 from cpsolver.profiles.constants import load_calibration
 from cpsolver.spec.cluster import ChipRequest
@@ -88,8 +89,8 @@ def change_troubles(path: KeyPath, chip: Chip, changes: Mapping[str, Any]) -> li
     if changes.get("nvlink") != "none" or chip.host_link is not None:
         return []
     where = (*path, "nvlink")
-    message = f"the catalogue knows no PCIe link of {chip.name} that could take NVLink's place"
-    return [Trouble(dotted(where), message, "none", "GB/s of a device, one way", path=where)]
+    message = later("the catalogue knows no PCIe link of {name} that could take NVLink's place", name=chip.name)
+    return [Trouble(dotted(where), message, "none", later("GB/s of a device, one way"), path=where)]
 
 
 def chip_changes(requests: Mapping[str, ChipRequest]) -> tuple[ChipChanges, ...]:

@@ -10,6 +10,7 @@ from math import prod
 from typing import Any
 
 from cpsolver.inputs.errors import InputError, Trouble, nearest_names
+from cpsolver.inputs.language import counted, later, say
 from cpsolver.plans.dimensions import DEGREES, DIMENSIONS, OF_DEVICES, PLAN_FIELDS, SIZES
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -39,9 +40,9 @@ def read_settings(texts: Iterable[str]) -> dict[str, Any]:
         name, equals, value = (part.strip() for part in text.partition("="))
         name = name.lower().replace("-", "_")
         if not equals or not name or not value:
-            wrong.append(Trouble("--set", "is no NAME=VALUE", text, "tp=8 say"))
+            wrong.append(Trouble("--set", "is no NAME=VALUE", text, later("tp=8 say")))
         elif name in found:
-            wrong.append(Trouble("--set", f"says {name} twice", text))
+            wrong.append(Trouble("--set", later("says {name} twice", name=name), text))
         else:
             values = [_scalar(part.strip()) for part in value.split(",")]
             found[name] = values if len(values) > 1 or name in _LISTS else values[0]
@@ -92,8 +93,8 @@ def _scalar(text: str) -> Any:
 def _shown(value: Any) -> str:
     if isinstance(value, list):
         runs = [(len(list(run)), entry) for entry, run in groupby(value)]
-        return " + ".join(f"{entry} in {count} stage{'s' * (count > 1)}" for count, entry in runs)
-    return ("on" if value else "off") if isinstance(value, bool) else str(value)
+        return " + ".join(say("{entry} in {stages}", entry=entry, stages=counted(n, "stage")) for n, entry in runs)
+    return say("on" if value else "off") if isinstance(value, bool) else str(value)
 
 
 def _troubles(given: Mapping[str, Any]) -> list[Trouble]:
@@ -102,7 +103,7 @@ def _troubles(given: Mapping[str, Any]) -> list[Trouble]:
     for name, value in given.items():
         if name not in SETTABLE:
             near = nearest_names(name, SETTABLE)
-            told = f"{name!r} is no decision of a plan"
+            told = later("{name!r} is no decision of a plan", name=name)
             found.append(Trouble("--set", told, None, None if near else ", ".join(SETTABLE), near))
         elif name in SIZES and (type(value) is not int or value < 1):
             found.append(Trouble(f"--set {name}", "must be a whole number, 1 or more", value))
@@ -124,7 +125,13 @@ def _sizes(problem: Problem, given: Mapping[str, Any]) -> dict[str, int]:
     product = prod(said.values())
     if problem.num_gpus % product:
         sizes_text = " * ".join(f"{name} {size}" for name, size in said.items())
-        message = f"{sizes_text} = {product} does not divide the cluster's {problem.num_gpus} devices: no {free} fits"
+        message = later(
+            "{sizes} = {product} does not divide the cluster's {num_gpus} devices: no {free} fits",
+            sizes=sizes_text,
+            product=product,
+            num_gpus=problem.num_gpus,
+            free=free,
+        )
         raise InputError(Trouble("--set", message))
     return {**sizes, free: problem.num_gpus // product}
 
@@ -156,8 +163,13 @@ def _stage_chips(problem: Problem, values: Mapping[str, Any]) -> list[str]:
     chips = [name for name, stages in room.items() for _ in range(stages)]
     if len(chips) < values["pp"]:
         told = ", ".join(f"{name} {stages}" for name, stages in room.items())
-        message = f"a stage is {devices} devices of one chip type, and there is room for fewer than pp {values['pp']}"
-        raise InputError(Trouble("--set", f"{message}: {told}"))
+        message = later(
+            "a stage is {devices} devices of one chip type, and there is room for fewer than pp {pp}: {room}",
+            devices=devices,
+            pp=values["pp"],
+            room=told,
+        )
+        raise InputError(Trouble("--set", message))
     return chips[: values["pp"]]
 
 
@@ -179,7 +191,12 @@ def _stages(values: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The stages as a plan's file has them, one entry each. Raises InputError for lists of different lengths."""
     chips, layers = values["stage_chips"], values["layers"]
     if not isinstance(layers, list) or len(chips) != len(layers) or len(chips) != values["pp"]:
-        message = f"pp {values['pp']}, {len(chips)} chips and the layers {layers} are not as many stages"
+        message = later(
+            "pp {pp}, {chips} chips and the layers {layers} are not as many stages",
+            pp=values["pp"],
+            chips=len(chips),
+            layers=layers,
+        )
         raise InputError(Trouble("--set", message))
     more = {name: values[name] for name in ("recompute_layers", "recompute_modules") if name in values}
     return [

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.language import later, say
 from cpsolver.problem.load import make_problem
 from cpsolver.problem.problem import Problem
 from cpsolver.spec.cluster import NO_LIMIT
@@ -79,12 +80,14 @@ class OneLine:
         found: list[Trouble] = []
         chips: Mapping[str, Any] = read_chips(self.on, found) if isinstance(self.on, str) else self.on
         example = "h800:64,a800:64" if isinstance(self.on, str) else "{'h800': 64, 'a800': 64}"
-        form = f"how many of each, for example {example}"
+        form = later("how many of each, for example {example}", example=example)
         counts: dict[str, Any] = {
             name: chip.get("max") if isinstance(chip, Mapping) else chip for name, chip in chips.items()
         }
         without = [name for name, count in counts.items() if type(count) is not int or count < 1]
-        found += [Trouble("", f"does not say how many {name} there are", self.on, form) for name in without]
+        found += [
+            Trouble("", later("does not say how many {name} there are", name=name), self.on, form) for name in without
+        ]
         if not counts and not found:
             found.append(Trouble("", "names no chip", self.on, form))
         if found:
@@ -141,16 +144,20 @@ class OneLine:
 def read_chips(text: str, found: list[Trouble]) -> dict[str, int]:
     """`a800:128,h800` as {a800: 128, h800: -1}; what cannot be read goes to `found`."""
     chips: dict[str, int] = {}
-    form = "type[:max][,type[:max]...], for example a800:128,h800:-1"
+    form = later("type[:max][,type[:max]...], for example a800:128,h800:-1")
     for part in text.split(","):
         name, colon, limit = (piece.strip() for piece in part.partition(":"))
         problem = None
         if not name:
-            problem = "names no chip type" if not part.strip() else f"{part.strip()!r} names no chip type"
+            problem = (
+                later("names no chip type")
+                if not part.strip()
+                else later("{part!r} names no chip type", part=part.strip())
+            )
         elif name in chips:
-            problem = f"names {name!r} twice"
+            problem = later("names {name!r} twice", name=name)
         elif colon and not limit.removeprefix("-").isdecimal():
-            problem = f"the most devices of {name} must be a whole number, not {limit!r}"
+            problem = later("the most devices of {name} must be a whole number, not {limit!r}", name=name, limit=limit)
         if problem:
             found.append(Trouble("cluster.chips", problem, text, form))
         elif name:
@@ -160,7 +167,7 @@ def read_chips(text: str, found: list[Trouble]) -> dict[str, int]:
 
 def in_flags(trouble: Trouble, flags: Mapping[str, str]) -> Trouble:
     """A trouble with the spec in the words of a command line; `flags` has the flag that stands for each field."""
-    where, message, allowed = trouble.where, trouble.message, trouble.allowed or ""
+    where, message, allowed = trouble.where, say(trouble.message), say(trouble.allowed or "")
     for field, flag in flags.items():
         if where == field or where.startswith(field + "."):
             where = " ".join((flag, where[len(field) + 1 :])).strip()

@@ -146,8 +146,12 @@ class ClusterNetwork:
         for index, level in enumerate(self.figures.levels):
             size = self.size(level)
             if size < MOST_DEVICES and size > domain and size % domain:
-                message = (
-                    f"{level.name} has {size:,} devices, no multiple of the fast domain of {chip.name}: {domain:,}"
+                message = later(
+                    "{name} has {size:,} devices, no multiple of the fast domain of {chip}: {domain:,}",
+                    name=level.name,
+                    size=size,
+                    chip=chip.name,
+                    domain=domain,
                 )
                 whole = (*NETWORK, "levels", index)
                 yield Trouble(dotted(whole), message, path=whole)
@@ -159,17 +163,27 @@ class ClusterNetwork:
             inside = (
                 f"the fast fabric of {chip.name} gives a device {number(fabric)} GB/s ({number(8 * fabric)} Gbit/s)"
             )
-            yield _slower(f"{inside}, and the network {number(rate)} Gbit/s", ())
+            yield _slower(later("{inside}, and the network {rate} Gbit/s", inside=inside, rate=number(rate)), ())
         for index, level in enumerate(self.levels):
             path: Path = ("levels", index)
             own, hop = level.gbit_s, level.latency_us
             if own is not None and rate is not None and own > rate:
-                message = (
-                    f"{level.name} gives a device {number(own)} Gbit/s, and {inner} inside it {number(rate)} Gbit/s"
+                message = later(
+                    "{name} gives a device {own} Gbit/s, and {inner} inside it {rate} Gbit/s",
+                    name=level.name,
+                    own=number(own),
+                    inner=inner,
+                    rate=number(rate),
                 )
                 yield _slower(message, (*path, "gbit_s"))
             if hop is not None and hop < latency:
-                message = f"a hop in {level.name} takes {number(hop)} us, and in {inner} inside it {number(latency)} us"
+                message = later(
+                    "a hop in {name} takes {hop} us, and in {inner} inside it {latency} us",
+                    name=level.name,
+                    hop=number(hop),
+                    inner=inner,
+                    latency=number(latency),
+                )
                 yield _slower(message, (*path, "latency_us"))
             rate = own or (None if rate is None else rate / (level.oversubscription or 1.0))
             latency, inner = (latency + (level.extra_latency_us or 0.0) if hop is None else hop), level.name
@@ -199,5 +213,5 @@ def _latency_s(level: NetworkLevel, inside_s: float) -> float:
 
 def _slower(message: str, path: Path) -> Trouble:
     whole = (*NETWORK, *path)
-    allowed = "no faster outside than inside, or allow_slower_inside: true"
+    allowed = later("no faster outside than inside, or allow_slower_inside: true")
     return Trouble(dotted(whole), message, allowed=allowed, path=whole)

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from cpsolver.inputs.document import load_yaml
 from cpsolver.inputs.errors import InputError, Trouble, dotted, validation_trouble
 from cpsolver.inputs.errors import Path as KeyPath
-from cpsolver.inputs.language import say
+from cpsolver.inputs.language import later, say
 from cpsolver.plans.strategy import Sharded
 from cpsolver.problem.chip_changes import change_troubles, changed_chip, drops_fabric
 from cpsolver.problem.network import ClusterNetwork
@@ -137,25 +137,34 @@ def resolve_like(problem: Problem, spec: Spec) -> Problem:
 
 def _not_covered(overlay: Overlay, spec: Spec, named: set[str], stack: str) -> Iterator[Trouble]:
     """A trouble for each chip that the overlay has no runs of with this stack, or that the spec describes itself."""
-    allowed = f"{overlay.covered}; or calibrate with runs of it too"
+    allowed = later("{covered}; or calibrate with runs of it too", covered=overlay.covered)
     for written, request in spec.cluster.chips.items():
         path: KeyPath = ("cluster", "chips", written)
         own = request.spec is not None or request.file is not None
         if own or drops_fabric(request):
-            this = "describes this one itself" if own else "takes its NVLink away"
-            message = f"{overlay.file} was learnt on chips of the catalogue, and the spec {this}"
+            this = later("describes this one itself") if own else later("takes its NVLink away")
+            message = later(
+                "{file} was learnt on chips of the catalogue, and the spec {this}", file=overlay.file, this=this
+            )
             yield Trouble(dotted(path), message, allowed=overlay.covered, path=path)
     for name in sorted(name for name in named if not overlay.has(name, stack)):
-        message = f"{overlay.file} has no runs of {name} with the stack {stack}"
+        message = later(
+            "{file} has no runs of {name} with the stack {stack}", file=overlay.file, name=name, stack=stack
+        )
         yield Trouble("cluster.chips", message, name, allowed, path=("cluster", "chips"))
 
 
 def _too_many_away(training: Training, model: Architecture) -> Iterator[Trouble]:
     """The last layer's activations are needed at once: Megatron takes fewer layers than there are."""
     if training.offload_layers >= model.layers:
-        message, most = f"{model.name} has {model.layers} layers, of which one at least stays", model.layers - 1
+        message, most = (
+            later("{name} has {layers} layers, of which one at least stays", name=model.name, layers=model.layers),
+            model.layers - 1,
+        )
         path: KeyPath = ("training", "offload_layers")
-        yield Trouble(dotted(path), message, training.offload_layers, f"0 to {most}", path=path)
+        yield Trouble(
+            dotted(path), message, training.offload_layers, later("{least} to {most}", least=0, most=most), path=path
+        )
 
 
 _OF_MLP: tuple[Target, ...] = ("linear_fc1", "linear_fc1_gate", "linear_fc1_up", "linear_fc2")
@@ -169,30 +178,50 @@ def _not_counted(training: Training, model: Architecture) -> Iterator[Trouble]:
         yield from _of_adapters(training, model)
     selects = [SPECIAL_LAYERS[name] for name in special_layers(model) if name in _ELSEWHERE]
     if selects and training.packs:
-        message = f"{model.name} has {selects[0]}, of which packed sequences are not counted"
-        yield _finetuning_trouble(("lengths",), message, allowed="null, or packing false")
+        message = later(
+            "{name} has {selects}, of which packed sequences are not counted",
+            name=model.name,
+            selects=later(selects[0]),
+        )
+        yield _finetuning_trouble(("lengths",), message, allowed=later("null, or packing false"))
 
 
 def _of_adapters(training: Training, model: Architecture) -> Iterator[Trouble]:
     assert training.lora is not None
     special = [SPECIAL_LAYERS[name] for name in special_layers(model)]
-    special += ["multi-token prediction"] if model.mtp_layers else []
+    special += [later("multi-token prediction")] if model.mtp_layers else []
     if special:
-        yield _finetuning_trouble(("lora",), f"adapters beside {special[0]} are not counted, and {model.name} has that")
+        yield _finetuning_trouble(
+            ("lora",),
+            later(
+                "adapters beside {special} are not counted, and {name} has that",
+                special=later(special[0]),
+                name=model.name,
+            ),
+        )
         return
     targets, path = training.lora.targets, ("lora", "targets")
     has = _beside_attention(model)
     unknown = [name for name in targets if name not in (*has, *_OF_MLP)]
     if unknown:
-        kind = "latent attention (mla)" if model.attention.kind == "mla" else "grouped heads"
-        message = f"{model.name} has {kind}, beside whose layers there is no {', '.join(unknown)}"
+        kind = later("latent attention (mla)") if model.attention.kind == "mla" else later("grouped heads")
+        message = later(
+            "{name} has {kind}, beside whose layers there is no {unknown}",
+            name=model.name,
+            kind=kind,
+            unknown=", ".join(unknown),
+        )
         yield _finetuning_trouble(path, message, allowed=", ".join(has))
     parts = [name for name in targets if name in ("linear_fc1_gate", "linear_fc1_up")]
     if model.moe is not None and parts:
-        message = f"{model.name} has experts, beside which adapters of parts are not counted: {', '.join(parts)}"
+        message = later(
+            "{name} has experts, beside which adapters of parts are not counted: {parts}",
+            name=model.name,
+            parts=", ".join(parts),
+        )
         yield _finetuning_trouble(path, message, allowed="linear_fc1, linear_fc2")
     if "linear_fc1_gate" in targets and not model.gated_mlp:
-        message = f"{model.name} has no gate in its feed-forward block"
+        message = later("{name} has no gate in its feed-forward block", name=model.name)
         yield _finetuning_trouble(path, message, "linear_fc1_gate", "linear_fc1_up, linear_fc2")
 
 
@@ -217,31 +246,54 @@ def _images(spec: Spec, model: Architecture, launcher: Framework | None) -> Iter
         return
     vision = model.vision
     if vision is None:
-        yield Trouble(dotted(path), f"{model.name} has no encoder of images (model.vision)", allowed="null", path=path)
+        yield Trouble(
+            dotted(path),
+            later("{name} has no encoder of images (model.vision)", name=model.name),
+            allowed="null",
+            path=path,
+        )
         return
     if images.patches % vision.merge**2:
-        message = f"{vision.merge} x {vision.merge} patches are joined to a token of {model.name}"
+        message = later(
+            "{merge} x {merge} patches are joined to a token of {name}", merge=vision.merge, name=model.name
+        )
         where: KeyPath = (*path, "patches")
-        yield Trouble(dotted(where), message, images.patches, f"a multiple of {vision.merge**2}", path=where)
+        yield Trouble(
+            dotted(where), message, images.patches, later("a multiple of {size}", size=vision.merge**2), path=where
+        )
     tokens = images.per_sequence * images.patches // vision.merge**2
     if tokens > spec.training.sequence_length:
-        message = f"they take {tokens:,} tokens of a sequence of {spec.training.sequence_length:,}"
-        yield Trouble(dotted(path), message, allowed="fewer images or patches", path=path)
+        message = later(
+            "they take {tokens:,} tokens of a sequence of {sequence_length:,}",
+            tokens=tokens,
+            sequence_length=spec.training.sequence_length,
+        )
+        yield Trouble(dotted(path), message, allowed=later("fewer images or patches"), path=path)
     lacking = None if launcher is None else lacks_encoder(launcher, model)
     if lacking is not None:
-        yield Trouble("launcher", lacking, spec.launcher, "null, or images null", path=("launcher",))
+        yield Trouble("launcher", lacking, spec.launcher, later("null, or images null"), path=("launcher",))
     if spec.training.whole_matrices:
-        message, where = "its step over an encoder's matrices is not planned for", ("training", "optimizer")
-        yield Trouble(dotted(where), message, spec.training.optimizer, "another optimizer", path=where)
+        message, where = later("its step over an encoder's matrices is not planned for"), ("training", "optimizer")
+        yield Trouble(dotted(where), message, spec.training.optimizer, later("another optimizer"), path=where)
 
 
 def lacks_encoder(launcher: Framework, model: Architecture) -> str | None:
     """Why the launcher does not train the model's encoder of images; None where it does."""
     if model.vision is None or model.vision.family in launcher.encoders:
         return None
-    has = f"encoders of {', '.join(launcher.encoders)} alone" if launcher.encoders else "no encoder of images"
-    own = "one of another kind" if model.vision.family is None else model.vision.family
-    return f"plans of {launcher.name} have {has}, and {model.name} has {own}"
+    has = (
+        later("encoders of {encoders} alone", encoders=", ".join(launcher.encoders))
+        if launcher.encoders
+        else later("no encoder of images")
+    )
+    own = later("one of another kind") if model.vision.family is None else model.vision.family
+    return later(
+        "plans of {launcher} have {has}, and {model} has {own}",
+        launcher=launcher.name,
+        has=has,
+        model=model.name,
+        own=own,
+    )
 
 
 def adapters_asked(training: Training, model: Architecture | None) -> Literal["plain", "any"] | None:
@@ -256,38 +308,67 @@ def adapters_asked(training: Training, model: Architecture | None) -> Literal["p
 
 def _not_trained(what: str, profile: Framework, spec: Spec, model: Architecture | None) -> Iterator[Trouble]:
     """What no plan of the spec could be run with: precision, optimizer, techniques, places of experts."""
-    training, whose, pinned = spec.training, f"{what} {profile.name}", spec.search.pin.sharded
+    training, whose, pinned = (
+        spec.training,
+        later("{what} {name}", what=later(what), name=profile.name),
+        spec.search.pin.sharded,
+    )
 
     def trouble(name: str, message: str, allowed: str) -> Trouble:
-        allowed = f"{allowed}, or another {what}"
+        allowed = later("{allowed}, or another {what}", allowed=allowed, what=later(what))
         return Trouble(f"training.{name}", message, getattr(training, name), allowed, path=("training", name))
 
     if training.precision not in profile.precisions:
-        yield trouble("precision", f"{whose} does not train in it", ", ".join(profile.precisions))
+        yield trouble("precision", later("{whose} does not train in it", whose=whose), ", ".join(profile.precisions))
     if training.optimizer not in profile.optimizers:
-        yield trouble("optimizer", f"{whose} does not have it", ", ".join(profile.optimizers))
+        yield trouble("optimizer", later("{whose} does not have it", whose=whose), ", ".join(profile.optimizers))
     for name in get_args(Switch):
         default = Training.model_fields[name].default
         if getattr(training, name) != default and name not in profile.switches:
-            yield trouble(name, f"{whose} has no setting for it", str(default).lower())
+            yield trouble(name, later("{whose} has no setting for it", whose=whose), str(default).lower())
     for name, allowed in profile.lacks(adapters_asked(training, model), training.packs).items():
         path: KeyPath = ("training", name)
-        yield Trouble(f"training.{name}", f"{whose} does not have it", None, f"{allowed}, or another {what}", path=path)
+        yield Trouble(
+            f"training.{name}",
+            later("{whose} does not have it", whose=whose),
+            None,
+            later("{allowed}, or another {what}", allowed=allowed, what=later(what)),
+            path=path,
+        )
     if not set(training.activation_offload) <= set(profile.activation_offload):
         has = ", ".join(profile.activation_offload)
-        yield trouble("activation_offload", f"{whose} does not send these to the host", has or "null")
+        yield trouble(
+            "activation_offload", later("{whose} does not send these to the host", whose=whose), has or "null"
+        )
     if 0 < training.optimizer_offload < 1 and not set(pinned or get_args(Sharded)) <= set(profile.partial_offload):
         kinds = " or ".join(profile.partial_offload)
         if kinds:
-            message = f"{whose} sends a part of the optimizer to the host only where {kinds} are shared out"
-            yield trouble("optimizer_offload", message, f"0, 1, search.pin.sharded = {kinds}")
-    for what_it_has in () if model is None else profile.untrained(model):
-        yield Trouble("model", f"{whose} does not train {what_it_has}", value=model and model.name, path=("model",))
-    moe = None if model is None else model.moe
+            message = later(
+                "{whose} sends a part of the optimizer to the host only where {kinds} are shared out",
+                whose=whose,
+                kinds=kinds,
+            )
+            yield trouble("optimizer_offload", message, later("0, 1, search.pin.sharded = {kinds}", kinds=kinds))
+    if model is not None:
+        yield from _untrained(whose, profile, model)
+
+
+def _untrained(whose: str, profile: Framework, model: Architecture) -> Iterator[Trouble]:
+    """What of the model the framework does not train."""
+    for what in profile.untrained(model):
+        message = later("{whose} does not train {what}", whose=whose, what=later(what))
+        yield Trouble("model", message, value=model.name, path=("model",))
+    moe = model.moe
     if moe is not None and not profile.experts_anywhere and moe.offset % moe.freq != moe.first_dense % moe.freq:
-        message = f"{whose} has experts in every n-th layer from the first one behind the dense ones only"
-        told = f"moe.freq {moe.freq}, moe.offset {moe.offset}, moe.first_dense {moe.first_dense}"
-        yield Trouble("model", f"{message}: {told}", value=model and model.name, path=("model",))
+        message = later(
+            "{whose} has experts in every n-th layer from the first one behind the dense ones only: moe.freq {freq}, "
+            "moe.offset {offset}, moe.first_dense {first_dense}",
+            whose=whose,
+            freq=moe.freq,
+            offset=moe.offset,
+            first_dense=moe.first_dense,
+        )
+        yield Trouble("model", message, value=model.name, path=("model",))
 
 
 def _attempt(troubles: list[Trouble], make: Callable[[], _Found]) -> _Found | None:
@@ -340,8 +421,8 @@ def _model(model: str | Mapping[str, Any]) -> Architecture:
             raise InputError([_unsupported(reason, error) for reason in error.reasons]) from None
     reasons = unsupported_reasons(found)
     if reasons:
-        message = f"not yet supported by the cost model: {', '.join(reasons)}"
-        like = f"{nearest_plannable(found).name}, the nearest in size that can be planned"
+        message = later("not yet supported by the cost model: {reasons}", reasons=", ".join(reasons))
+        like = later("{name}, the nearest in size that can be planned", name=nearest_plannable(found).name)
         raise InputError(Trouble("model", message, found.name, like, path=("model",)))
     return found
 
@@ -381,7 +462,9 @@ def _chip(name: str, request: ChipRequest, training: Training) -> Chip:
     needed = (training.host_link, training.block_format, training.optimizer == "soap")
     reasons = unusable_reasons(chip, DTYPES[training.precision], *needed)
     if reasons:
-        raise InputError(Trouble(where, "cannot be planned for: " + "; ".join(reasons), path=path))
+        raise InputError(
+            Trouble(where, later("cannot be planned for: {reasons}", reasons="; ".join(reasons)), path=path)
+        )
     return chip
 
 

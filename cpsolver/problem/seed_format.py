@@ -8,6 +8,7 @@ from typing import Any
 
 from cpsolver.inputs.errors import InputError, Trouble, dotted, nearest_names
 from cpsolver.inputs.errors import Path as KeyPath
+from cpsolver.inputs.language import later
 from cpsolver.plans.strategy import SHARDED, RecomputeKind, Sharded, StageGroup, Strategy
 from cpsolver.problem.problem import Problem
 
@@ -154,7 +155,9 @@ def _seed_hierarchy(data: Mapping[str, Any]) -> Iterator[Trouble]:
     sizes, cp = data.get(_HIERARCHY), data.get("context-parallel-size", 1)
     listed = sizes if isinstance(sizes, list) and all(type(size) is int and size > 0 for size in sizes) else []
     if len(listed) != 2 or listed[0] * listed[1] != cp:
-        message = f"must be the all-to-all and the ring size, whose product is context-parallel-size = {cp}"
+        message = later(
+            "must be the all-to-all and the ring size, whose product is context-parallel-size = {cp}", cp=cp
+        )
         yield Trouble(_HIERARCHY, message, sizes, path=(_HIERARCHY,))
 
 
@@ -165,16 +168,24 @@ def _seed_lengths(data: Mapping[str, Any], problem: Problem | None) -> Iterator[
     yield from chip_troubles(named, problem)
     if len(chips) not in (1, pp):
         yield Trouble(
-            "pipeline-stage-chips", f"has {len(chips)} entries for {pp} stages", path=("pipeline-stage-chips",)
+            "pipeline-stage-chips",
+            later("has {chips} entries for {pp} stages", chips=len(chips), pp=pp),
+            path=("pipeline-stage-chips",),
         )
     if layers is not None and (not isinstance(layers, list) or len(layers) != pp):
-        yield Trouble("pipeline-stage-layers", f"must list {pp} numbers", layers, path=("pipeline-stage-layers",))
+        yield Trouble(
+            "pipeline-stage-layers", later("must list {pp} numbers", pp=pp), layers, path=("pipeline-stage-layers",)
+        )
     elif layers is not None and not all(type(count) is int and count > 0 for count in layers):
         yield Trouble("pipeline-stage-layers", "must list whole numbers", layers, path=("pipeline-stage-layers",))
     for name in _LISTS:
         entries, types = data.get(name), len(set(map(str, chips)))
         if isinstance(entries, list) and len(entries) != types:
-            yield Trouble(name, f"has {len(entries)} entries for {types} chip types", path=(name,))
+            yield Trouble(
+                name,
+                later("has {entries} entries for {types} chip types", entries=len(entries), types=types),
+                path=(name,),
+            )
     amounts = data.get("recompute-num-layers")
     for amount in map(_nothing, amounts if isinstance(amounts, list) else ()):
         if amount is not None and (type(amount) is not int or amount < 1):
@@ -183,9 +194,16 @@ def _seed_lengths(data: Mapping[str, Any], problem: Problem | None) -> Iterator[
     cp = data.get("context-parallel-size", 1)
     sound = problem is not None and tp > 0 and pp > 0 and type(cp) is int and cp > 0
     if sound and problem is not None and problem.num_gpus % (tp * pp * cp):
-        times = f" times context parallelism's {cp}" if cp > 1 else ""
-        message = f"times the pipeline's {pp}{times} does not divide the {problem.num_gpus:,} GPUs of the spec"
+        times = later(" times context parallelism's {cp}", cp=cp) if cp > 1 else ""
+        message = later(
+            "times the pipeline's {pp}{times} does not divide the {num_gpus:,} GPUs of the spec",
+            pp=pp,
+            times=times,
+            num_gpus=problem.num_gpus,
+        )
         yield Trouble(_SIZES[0], message, tp, path=(_SIZES[0],))
     if problem is not None and layers is None and pp > 0 and problem.model.layers % pp:
-        message = f"is missing, and {problem.model.layers} layers do not split evenly over {pp} stages"
+        message = later(
+            "is missing, and {layers} layers do not split evenly over {pp} stages", layers=problem.model.layers, pp=pp
+        )
         yield Trouble("pipeline-stage-layers", message, path=("pipeline-stage-layers",))

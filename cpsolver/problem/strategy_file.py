@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, 
 from cpsolver.inputs.document import Document, load_yaml
 from cpsolver.inputs.errors import InputError, Trouble, dotted, validation_trouble
 from cpsolver.inputs.errors import Path as KeyPath
+from cpsolver.inputs.language import later
 from cpsolver.plans.dimensions import DIMENSIONS, PLAN_FIELDS, Dimension, Kind
 from cpsolver.plans.strategy import CORE, Mesh, RecomputeKind, StageGroup, Strategy
 from cpsolver.problem.problem import Problem
@@ -84,7 +85,15 @@ def strategy_from(document: Document, problem: Problem | None = None, number: in
     plans = data.get("plans")
     most = max(1, len(plans) if isinstance(plans, list) else 1)
     if number > most:
-        raise InputError(Trouble("--plan-rank", "is no plan of the file", number, f"1 to {most}", file=document.file))
+        raise InputError(
+            Trouble(
+                "--plan-rank",
+                "is no plan of the file",
+                number,
+                later("{least} to {most}", least=1, most=most),
+                file=document.file,
+            )
+        )
     if isinstance(plans, list) and plans and isinstance(plans[number - 1], Mapping):  # what `solve --json` prints
         data, prefix = plans[number - 1], ("plans", number - 1)
     inner = data.get("strategy")
@@ -164,8 +173,10 @@ def _with_example(trouble: Trouble, problem: Problem | None) -> Trouble:
     if trouble.path != ("stages",) or trouble.value is not None:
         return trouble
     chip = problem.chip_names[0] if problem is not None else "h100"
-    example = f"stages: [{{chip: {chip}, layers: [20, 20]}}], layers of each stage in order"
-    return replace(trouble, allowed=f"{example}; or --set tp=8 --set pp=2 for stages filled in evenly")
+    example = later("stages: [{{chip: {chip}, layers: [20, 20]}}], layers of each stage in order", chip=chip)
+    return replace(
+        trouble, allowed=later("{example}; or --set tp=8 --set pp=2 for stages filled in evenly", example=example)
+    )
 
 
 def _group(part: _Stages) -> StageGroup:
@@ -180,8 +191,10 @@ def _length_troubles(plan: Any) -> Iterator[Trouble]:
         path: KeyPath = ("stages", index, "recompute_layers")
         given, stages = len(part.recompute_layers), len(part.layers)
         if given > 1 and given != stages:
-            message = f"has {given} entries for the {stages} stages of layers"
-            yield Trouble(dotted(path), message, None, f"one number, or {stages} of them", path=path)
+            message = later("has {given} entries for the {stages} stages of layers", given=given, stages=stages)
+            yield Trouble(
+                dotted(path), message, None, later("one number, or {stages} of them", stages=stages), path=path
+            )
 
 
 def _chips_written(data: Mapping[str, Any]) -> list[tuple[KeyPath, str]]:

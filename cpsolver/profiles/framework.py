@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from cpsolver.inputs.data import package_data
 from cpsolver.inputs.errors import InputError, Trouble, nearest_names
+from cpsolver.inputs.language import later
 from cpsolver.plans.strategy import RecomputeKind
 from cpsolver.profiles import rarer_facts, sharing_facts  # noqa: F401 (registers them)
 from cpsolver.profiles.facts import Facts
@@ -73,7 +74,7 @@ def load_launcher(name: str) -> Framework:
         trouble = Trouble(
             where="launcher",
             value=name,
-            message="unknown launcher",
+            message=later("unknown launcher"),
             allowed=", ".join(launcher_names()),
             nearest=nearest_names(name, launcher_names()),
             path=("launcher",),

@@ -19,6 +19,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from cpsolver.inputs.errors import Path, Trouble, dotted, nearest_names, shown
+from cpsolver.inputs.language import later
 from cpsolver.spec.network import Network, one_name
 from cpsolver.spec.training import MOST, Count, Name, Number, Part
 from hw_specs.network import Figure
@@ -37,7 +38,9 @@ def _limit(value: Any) -> Any:
     if value == NO_LIMIT and type(value) is int:
         return None
     if type(value) is int and not 1 <= value <= MOST:
-        raise wrong(f"must be at least 1 and at most {MOST:,}", "-1 for no limit, or leave the chip out")
+        raise wrong(
+            later("must be at least 1 and at most {most:,}", most=MOST), later("-1 for no limit, or leave the chip out")
+        )
     return value
 
 
@@ -101,8 +104,12 @@ def _link(value: Any) -> Any:
     figure = isinstance(value, int | float) and not isinstance(value, bool)
     if value is None or value == "none" or (figure and LEAST_FIGURE <= value <= MOST_FIGURE):
         return value
-    limits = f"{LEAST_FIGURE:g} to {MOST_FIGURE:g}"
-    raise wrong("must be none or a bandwidth", f"none (PCIe only), or {limits} GB/s of a device, one way")
+    raise wrong(
+        "must be none or a bandwidth",
+        later(
+            "none (PCIe only), or {least:g} to {most:g} GB/s of a device, one way", least=LEAST_FIGURE, most=MOST_FIGURE
+        ),
+    )
 
 
 class ChipRequest(Part):
@@ -134,7 +141,13 @@ class ChipRequest(Part):
             raise wrong("has both spec and file: give one of them")
         own = "spec" if self.spec is not None else "file"
         if self.changes and (self.spec, self.file) != (None, None):
-            raise wrong(f"changes a chip of the catalogue ({', '.join(self.changes)}) and has its own fields in {own}")
+            raise wrong(
+                later(
+                    "changes a chip of the catalogue ({changes}) and has its own fields in {own}",
+                    changes=", ".join(self.changes),
+                    own=own,
+                )
+            )
         return self
 
 
@@ -178,7 +191,7 @@ class Cluster(Part):
 
 def not_a_chip(path: Path, name: str, chips: list[str]) -> Trouble:
     """A name at a path of the spec that is not one of the cluster's chips."""
-    message, nearest = f"{shown(name)} is not one of cluster.chips", nearest_names(name, chips)
+    message, nearest = later("{name} is not one of cluster.chips", name=shown(name)), nearest_names(name, chips)
     return Trouble(dotted(path), message, allowed=", ".join(chips), nearest=nearest, path=path)
 
 
@@ -190,6 +203,8 @@ def price_troubles(cluster: Cluster, objective: str) -> Iterator[Trouble]:
             yield not_a_chip(("cluster", "prices", name), name, chips)
     missing = [name for name in chips if name not in prices]
     if objective == "cost" and missing:
-        message = f"lacks {', '.join(missing)}: search.objective = 'cost' needs a price for every chip"
-        allowed = f"dollars per device-hour, {{{missing[0]}: 2.5}} say"
+        message = later(
+            "lacks {missing}: search.objective = 'cost' needs a price for every chip", missing=", ".join(missing)
+        )
+        allowed = later("dollars per device-hour, {{{chip}: 2.5}} say", chip=missing[0])
         yield Trouble("cluster.prices", message, allowed=allowed, path=("cluster", "prices"))

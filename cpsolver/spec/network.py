@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from cpsolver.inputs.errors import Path, Trouble, dotted, nearest_names, number
+from cpsolver.inputs.language import later
 from cpsolver.spec.training import Name, Part
 from hw_specs import FastDomain, NetworkFigures, NetworkLevel, UnknownNetworkError, load_network
 from hw_specs.network import Figure, LatencyOr0, Share
@@ -80,15 +81,17 @@ def network_troubles(network: Network | None, total: int, node: int, chips: Sequ
     try:
         figures = network.figures()
     except UnknownNetworkError as error:
-        allowed = "a name that `apss-cp networks` lists, or the network's own figures"
-        yield _trouble("unknown network", ("preset",), network.preset, allowed, error.nearest)
+        allowed = later("a name that `apss-cp networks` lists, or the network's own figures")
+        yield _trouble(later("unknown network"), ("preset",), network.preset, allowed, error.nearest)
         figures = NetworkFigures.model_validate({name: getattr(network, name) for name in NetworkFigures.model_fields})
     yield from _bandwidth(figures)
     yield from _sizes(figures, node)
     yield from _ends_early(figures, total, node)
     for index, level in enumerate(figures.levels):
-        yield from _one_of(level, ("levels", index), "gbit_s", "oversubscription", "says the level's bandwidth")
-        yield from _one_of(level, ("levels", index), "latency_us", "extra_latency_us", "says the level's latency")
+        yield from _one_of(level, ("levels", index), "gbit_s", "oversubscription", later("says the level's bandwidth"))
+        yield from _one_of(
+            level, ("levels", index), "latency_us", "extra_latency_us", later("says the level's latency")
+        )
 
 
 def _trouble(
@@ -101,8 +104,15 @@ def _trouble(
 def _one_of(part: Any, path: Path, first: str, second: str, what: str) -> Iterator[Trouble]:
     one, two = getattr(part, first), getattr(part, second)
     if one is not None and two is not None:
-        message = f"has {first} {number(one)} and {second} {number(two)}: each {what}"
-        yield _trouble(message, path, allowed="one of the two")
+        message = later(
+            "has {first} {one} and {second} {two}: each {what}",
+            first=first,
+            one=number(one),
+            second=second,
+            two=number(two),
+            what=what,
+        )
+        yield _trouble(message, path, allowed=later("one of the two"))
 
 
 def _bandwidth(figures: NetworkFigures) -> Iterator[Trouble]:
@@ -110,34 +120,53 @@ def _bandwidth(figures: NetworkFigures) -> Iterator[Trouble]:
     if figures.gbit_s is not None and (count is not None or each is not None):
         own = {"nics_per_node": count, "nic_gbit_s": each}
         told = " and ".join(f"{name} {number(value)}" for name, value in own.items() if value is not None)
-        message = f"has gbit_s {number(figures.gbit_s)} and {told}: both say a device's bandwidth"
-        yield _trouble(message, (), allowed="gbit_s, or nics_per_node with nic_gbit_s")
+        message = later(
+            "has gbit_s {gbit_s} and {told}: both say a device's bandwidth", gbit_s=number(figures.gbit_s), told=told
+        )
+        yield _trouble(message, (), allowed=later("gbit_s, or nics_per_node with nic_gbit_s"))
     elif (count is None) != (each is None):
         given, lacks = ("nics_per_node", "nic_gbit_s") if each is None else ("nic_gbit_s", "nics_per_node")
-        message = f"has {given} {number(getattr(figures, given))} without {lacks}"
-        yield _trouble(message, (), allowed="both of them, or gbit_s")
+        message = later(
+            "has {given} {value} without {lacks}", given=given, value=number(getattr(figures, given)), lacks=lacks
+        )
+        yield _trouble(message, (), allowed=later("both of them, or gbit_s"))
 
 
 def _sizes(figures: NetworkFigures, node: int) -> Iterator[Trouble]:
     """Levels of no size, of two sizes, that do not grow, or that the units inside do not fill evenly."""
     domain = None if figures.domain is None else figures.domain.devices
     if domain is not None and max(domain, node) % min(domain, node):
-        message = f"{domain:,} devices, and a node has {node:,}: neither divides the other"
-        yield _trouble(message, ("domain", "devices"), domain, f"a multiple of {node:,}, or a number that divides it")
-    inside = _Unit("a node", node)
+        message = later(
+            "{domain:,} devices, and a node has {node:,}: neither divides the other", domain=domain, node=node
+        )
+        yield _trouble(
+            message,
+            ("domain", "devices"),
+            domain,
+            later("a multiple of {node:,}, or a number that divides it", node=node),
+        )
+    inside = _Unit(later("a node"), node)
     if domain is not None and domain % node == 0:
-        inside = _Unit("the fast domain", domain)
+        inside = _Unit(later("the fast domain"), domain)
     last = len(figures.levels) - 1
     for index, level in enumerate(figures.levels):
         path: Path = ("levels", index)
         if level.nodes is not None and level.devices is not None:
-            message = f"{level.name} has devices {level.devices:,} and nodes {level.nodes:,}: each says its size"
-            yield _trouble(message, path, allowed="one of the two")
+            message = later(
+                "{name} has devices {devices:,} and nodes {nodes:,}: each says its size",
+                name=level.name,
+                devices=level.devices,
+                nodes=level.nodes,
+            )
+            yield _trouble(message, path, allowed=later("one of the two"))
             continue
         size = level_devices(level, node)
         if size is None and index < last:
-            message = f"{level.name} has no size, which makes it the whole cluster, and is not the last of the levels"
-            yield _trouble(message, path, allowed="devices or nodes")
+            message = later(
+                "{name} has no size, which makes it the whole cluster, and is not the last of the levels",
+                name=level.name,
+            )
+            yield _trouble(message, path, allowed=later("devices or nodes"))
         if size is None:
             continue
         yield from _around(level, size, inside, path, index == 0)
@@ -147,8 +176,15 @@ def _sizes(figures: NetworkFigures, node: int) -> Iterator[Trouble]:
 def _ends_early(figures: NetworkFigures, total: int, node: int) -> Iterator[Trouble]:
     if figures.levels and (size := level_devices(figures.levels[-1], node)) is not None and size < total:
         last, index = figures.levels[-1], len(figures.levels) - 1
-        message = f"{last.name}, the last of the levels, has {size:,} devices, and the cluster has {total:,}"
-        yield _trouble(message, ("levels", index), allowed="a last level without a size, which is the whole cluster")
+        message = later(
+            "{name}, the last of the levels, has {size:,} devices, and the cluster has {total:,}",
+            name=last.name,
+            size=size,
+            total=total,
+        )
+        yield _trouble(
+            message, ("levels", index), allowed=later("a last level without a size, which is the whole cluster")
+        )
 
 
 def _around(level: NetworkLevel, size: int, inside: _Unit, path: Path, first: bool) -> Iterator[Trouble]:
@@ -158,11 +194,24 @@ def _around(level: NetworkLevel, size: int, inside: _Unit, path: Path, first: bo
         return
     where = (*path, "devices" if level.nodes is None else "nodes")
     value = level.devices if level.nodes is None else level.nodes
-    inner = f"{inside.words}, which it stands around, has {inside.devices:,}"
+    inner = later("{words}, which it stands around, has {devices:,}", words=inside.words, devices=inside.devices)
     if size <= inside.devices:
-        yield _trouble(f"{level.name} has {size:,} devices and is no larger than {inner}", where, value)
+        yield _trouble(
+            later("{name} has {size:,} devices and is no larger than {inner}", name=level.name, size=size, inner=inner),
+            where,
+            value,
+        )
     else:
-        yield _trouble(f"{level.name} has {size:,} devices, no multiple of what is inside: {inner}", where, value)
+        yield _trouble(
+            later(
+                "{name} has {size:,} devices, no multiple of what is inside: {inner}",
+                name=level.name,
+                size=size,
+                inner=inner,
+            ),
+            where,
+            value,
+        )
 
 
 def _links(network: Network, chips: Sequence[str]) -> Iterator[Trouble]:
@@ -172,19 +221,26 @@ def _links(network: Network, chips: Sequence[str]) -> Iterator[Trouble]:
         for at, name in enumerate(link.between):
             if name not in chips:
                 near = nearest_names(name, chips)
-                message = "links a chip that is not one of cluster.chips"
+                message = later("links a chip that is not one of cluster.chips")
                 yield _trouble(message, (*path, "between", at), name, ", ".join(chips), near)
         pair = frozenset(link.between)
         if len(pair) == 1:
-            yield _trouble(f"joins {link.between[0]} with itself", (*path, "between"), allowed="two chip types")
+            yield _trouble(
+                later("joins {chip} with itself", chip=link.between[0]),
+                (*path, "between"),
+                allowed=later("two chip types"),
+            )
         if pair in seen:
             both = " and ".join(link.between)
-            yield _trouble(f"{both} have a link already, links[{seen[pair]}]", (*path, "between"))
+            yield _trouble(
+                later("{both} have a link already, links[{index}]", both=both, index=seen[pair]), (*path, "between")
+            )
         seen.setdefault(pair, index)
         if (link.gbit_s is None) == (link.total_gbit_s is None):
-            has = "neither" if link.gbit_s is None else "both"
-            message = f"has {has} of gbit_s (of each device) and total_gbit_s (of the whole link)"
-            yield _trouble(message, path, allowed="one of the two")
+            message = later("has both of gbit_s (of each device) and total_gbit_s (of the whole link)")
+            if link.gbit_s is None:
+                message = later("has neither of gbit_s (of each device) and total_gbit_s (of the whole link)")
+            yield _trouble(message, path, allowed=later("one of the two"))
 
 
 def fields_at(path: Path) -> Mapping[str, Any]:

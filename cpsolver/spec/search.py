@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from cpsolver.inputs.errors import Path, Trouble, dotted, shown
+from cpsolver.inputs.language import later
 from cpsolver.plans.dimensions import DIMENSIONS, Kind
 from cpsolver.plans.strategy import (
     MODULES,
@@ -267,7 +268,11 @@ def forbidden_for(forbids: Mapping[str, tuple[T, ...]] | None, chip: str) -> tup
 
 def _clash(path: Path, pinned: object, forbidden: object) -> Trouble:
     pin, forbid = ("search", "pin", *path), ("search", "forbid", *path)
-    message = f"contradicts {dotted(forbid)} = {shown(forbidden)}, which forbids all that is pinned"
+    message = later(
+        "contradicts {forbid} = {forbidden}, which forbids all that is pinned",
+        forbid=dotted(forbid),
+        forbidden=shown(forbidden),
+    )
     return Trouble(dotted(pin), message, pinned, path=pin)
 
 
@@ -326,16 +331,35 @@ def pin_lengths(pin: Decisions) -> Iterator[Trouble]:
     listed = {name: getattr(pin, name) for name in ("stage_chips", "layers") if getattr(pin, name)}
     for name, values in listed.items():
         if pin.pp and len(values) not in pin.pp:
-            yield _pin_trouble(name, f"has {len(values)} entries, and search.pin.pp = {_written(pin.pp)} stages")
+            yield _pin_trouble(
+                name,
+                later(
+                    "has {entries} entries, and search.pin.pp = {pp} stages", entries=len(values), pp=_written(pin.pp)
+                ),
+            )
     if len(listed) == 2 and len(listed["layers"]) != len(listed["stage_chips"]):
-        counts = f"{len(listed['layers'])} entries, and search.pin.stage_chips has {len(listed['stage_chips'])}"
-        yield _pin_trouble("layers", f"has {counts}: one for each stage is needed")
+        yield _pin_trouble(
+            "layers",
+            later(
+                "has {layers} entries, and search.pin.stage_chips has {chips}: one for each stage is needed",
+                layers=len(listed["layers"]),
+                chips=len(listed["stage_chips"]),
+            ),
+        )
     for chip, counts_allowed in (pin.stages or {}).items():
         if pin.stage_chips and pin.stage_chips.count(chip) not in counts_allowed:
-            message = f"{_written(counts_allowed)} stages, and search.pin.stage_chips has {chip!r}"
-            yield _pin_trouble("stages", f"gives {chip!r} {message} {pin.stage_chips.count(chip)} times", chip)
+            yield _pin_trouble(
+                "stages",
+                later(
+                    "gives {chip!r} {stages} stages, and search.pin.stage_chips has {chip!r} {count} times",
+                    chip=chip,
+                    stages=_written(counts_allowed),
+                    count=pin.stage_chips.count(chip),
+                ),
+                chip,
+            )
     if pin.chip_order and len(set(pin.chip_order)) < len(pin.chip_order):
-        yield _pin_trouble("chip_order", "names a chip twice: each stands in one place along the pipeline")
+        yield _pin_trouble("chip_order", later("names a chip twice: each stands in one place along the pipeline"))
 
 
 def _pin_trouble(name: str, message: str, *more: str) -> Trouble:
@@ -347,14 +371,14 @@ def deadline_troubles(deadline: Deadline | None, objective: ObjectiveName, token
     """A deadline that the objective needs and is missing, or whose tokens are missing or not those of `training`."""
     path = ("search", "deadline")
     if objective == "fewest_chips" and deadline is None:
-        message = "is missing: search.objective = 'fewest_chips' looks for the fewest devices that meet it"
-        yield Trouble(dotted(path), message, allowed="{tokens: 1.0e+12, days: 30} say", path=path)
+        message = later("is missing: search.objective = 'fewest_chips' looks for the fewest devices that meet it")
+        yield Trouble(dotted(path), message, allowed=later("{tokens: 1.0e+12, days: 30} say"), path=path)
     if deadline is None:
         return
     where, place = "search.deadline.tokens", (*path, "tokens")
     if deadline.tokens is None and tokens is None:
-        message = "is missing, and so is training.tokens: days of how many tokens?"
-        yield Trouble(where, message, allowed="training: {tokens: 1.0e+12} say", path=place)
+        message = later("is missing, and so is training.tokens: days of how many tokens?")
+        yield Trouble(where, message, allowed=later("training: {tokens: 1.0e+12} say"), path=place)
     elif deadline.tokens is not None and tokens not in (None, deadline.tokens):
-        message = f"is not training.tokens = {tokens:g}"
-        yield Trouble(where, message, deadline.tokens, allowed="one of the two, or equal ones", path=place)
+        message = later("is not training.tokens = {tokens:g}", tokens=tokens)
+        yield Trouble(where, message, deadline.tokens, allowed=later("one of the two, or equal ones"), path=place)

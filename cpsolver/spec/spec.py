@@ -17,6 +17,7 @@ from pydantic_core import ErrorDetails
 from cpsolver.inputs.document import Document, load_yaml
 from cpsolver.inputs.errors import InputError, Trouble, dotted, validation_trouble
 from cpsolver.inputs.errors import Path as KeyPath
+from cpsolver.inputs.language import later
 from cpsolver.spec.cluster import ChipRequest, Cluster, price_troubles, wrong
 from cpsolver.spec.network import NETWORK, Network, network_troubles
 from cpsolver.spec.network import fields_at as network_fields_at
@@ -211,11 +212,21 @@ def _known_as(section: KeyPath, key: str, value: object) -> list[str]:
 def _node_size(spec: Spec) -> Iterator[Trouble]:
     total, node = spec.cluster.num_gpus, spec.cluster.gpus_per_node
     if total % node:
-        origin = "" if "gpus_per_node" in spec.cluster.model_fields_set else " (the default)"
-        message = f"is not a multiple of cluster.gpus_per_node = {node}{origin}: nodes are used whole"
+        origin = "" if "gpus_per_node" in spec.cluster.model_fields_set else later(" (the default)")
+        message = later(
+            "is not a multiple of cluster.gpus_per_node = {node}{origin}: nodes are used whole",
+            node=node,
+            origin=origin,
+        )
         below = total - total % node
-        allowed = f"{below:,} or {below + node:,}" if below else f"{node:,}"
-        yield Trouble("cluster.num_gpus", message, total, f"{allowed}, or another gpus_per_node", path=_NUM_GPUS)
+        allowed = later("{below:,} or {above:,}", below=below, above=below + node) if below else f"{node:,}"
+        yield Trouble(
+            "cluster.num_gpus",
+            message,
+            total,
+            later("{allowed}, or another gpus_per_node", allowed=allowed),
+            path=_NUM_GPUS,
+        )
 
 
 def _enough_chips(spec: Spec) -> Iterator[Trouble]:
@@ -223,8 +234,8 @@ def _enough_chips(spec: Spec) -> Iterator[Trouble]:
     have = sum(limit or 0 for limit in limits.values())
     if None not in limits.values() and have < total:
         listed = ", ".join(f"{name}: {limit:,}" for name, limit in limits.items())
-        message = f"is more than cluster.chips has: {have:,} in all ({listed})"
-        yield Trouble("cluster.num_gpus", message, total, f"at most {have:,}", path=_NUM_GPUS)
+        message = later("is more than cluster.chips has: {have:,} in all ({listed})", have=have, listed=listed)
+        yield Trouble("cluster.num_gpus", message, total, later("at most {have:,}", have=have), path=_NUM_GPUS)
 
 
 def _known_chips(spec: Spec) -> Iterator[Trouble]:
