@@ -9,7 +9,8 @@ catalogue into step with the code.
 from __future__ import annotations
 
 import gettext
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -42,6 +43,15 @@ def counted(amount: int, word: str) -> str:
     if _spoken == ENGLISH:
         return f"{amount:,} {word}" if amount == 1 else f"{amount:,} {word}s"
     return f"{amount:,} {_catalogue(_spoken).pgettext(COUNTED, word)}"
+
+
+def filled_from(text: str, messages: Iterable[str]) -> tuple[str, dict[str, str]] | None:
+    """The first of the messages that the English text is with its fields filled, and what these hold; None: it is none
+    of them."""
+    for message in messages:
+        if found := _pattern(message).fullmatch(text):
+            return message, found.groupdict()
+    return None
 
 
 def spoken() -> str:
@@ -79,6 +89,11 @@ class _Later(str):
 
     def __getnewargs__(self) -> tuple[str, dict[str, object]]:  # type: ignore[override]
         return self.message, self.values
+
+
+@cache
+def _pattern(message: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>.+?)", re.escape(message)), re.DOTALL)
 
 
 def _said(value: object) -> object:

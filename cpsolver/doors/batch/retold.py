@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from cpsolver.doors.batch.cases import SweepCase
 from cpsolver.doors.batch.on_ray import RAY_FAILURES
 from cpsolver.doors.batch.pool import FAILURES
 from cpsolver.doors.batch.rows import Row
-from cpsolver.inputs.language import ENGLISH, say, spoken
-
-_FIELD = re.compile(r"\\\{(\w+)\\\}")
+from cpsolver.inputs.language import ENGLISH, filled_from, say, spoken
 
 
 def retold(text: str, messages: Sequence[str]) -> str:
     """The text, which one of the messages has become with its fields filled, in the language spoken."""
-    for message in messages if spoken() != ENGLISH else ():
-        if found := re.fullmatch(_FIELD.sub(r"(?P<\1>.+?)", re.escape(message)), text, re.DOTALL):
-            return say(message, **found.groupdict())
-    return text
+    found = None if spoken() == ENGLISH else filled_from(text, messages)
+    return text if found is None else say(found[0], **found[1])
 
 
 def error_text(case: SweepCase, row: Row) -> str | None:

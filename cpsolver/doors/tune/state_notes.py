@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from functools import cache
-
-from cpsolver.inputs.language import ENGLISH, later, say, spoken
+from cpsolver.inputs.language import ENGLISH, filled_from, later, say, spoken
 
 _KEPT = (
     later("the best plan left, before any trial is measured"),
@@ -53,13 +50,7 @@ def retold(text: str) -> str:
     """A note or a reason of the state in the language spoken; as it is where it holds something else."""
     if spoken() == ENGLISH or not text:
         return text
-    for words in _KEPT:
-        if found := _pattern(words).fullmatch(text):
-            return say(words, **{name: retold(value) for name, value in found.groupdict().items()})
+    if found := filled_from(text, _KEPT):
+        return say(found[0], **{name: retold(value) for name, value in found[1].items()})
     first, _, rest = text.partition(_SEPARATOR)
     return say("; ").join((retold(first), retold(rest))) if rest else text
-
-
-@cache
-def _pattern(words: str) -> re.Pattern[str]:
-    return re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>.+?)", re.escape(words)))
