@@ -19,7 +19,7 @@ from cpsolver.commands.usage import asked_language, show
 from cpsolver.inputs.language import ENGLISH, LANGUAGES, later, of_locale, say, speaking
 
 SPEAKS = (
-    *("plan", "solve", "open", "evaluate", "check", "explain", "batch", "compare", "replicas"),
+    *("plan", "solve", "open", "evaluate", "check", "explain", "serve", "batch", "compare", "replicas"),
     *("export", "ranks", "import", "init", "schema", "models", "chips", "networks", "stacks"),
     *("tune", "profile", "calibrate", "validate"),
 )

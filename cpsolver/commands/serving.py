@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import click
 from cpsolver.commands import completion
 from cpsolver.commands.common import calibration_option, time_limit_option
 from cpsolver.commands.help import SpokenCommand
+from cpsolver.inputs.language import say
 
 if TYPE_CHECKING:
     from cpsolver import Problem
@@ -61,7 +63,7 @@ def serve(spec: str | None, port: int, no_open: bool, time_limit_s: float | None
     keys, planner, socket = Keys(), Planner(page_of, limits), listening(port)
     at = socket.getsockname()[1]
     click.echo(keys.address(at))
-    click.echo("Ctrl-C ends the server.", err=True)
+    click.echo(say("Ctrl-C ends the server."), err=True)
     if no_open:
         keys.code = None
     else:
@@ -75,11 +77,12 @@ def serve(spec: str | None, port: int, no_open: bool, time_limit_s: float | None
         socket.close()
 
 
-def page_of(problem: Problem) -> tuple[str, str]:
+def page_of(problem: Problem, tell: Callable[[str], None]) -> tuple[str, str]:
     """A problem's answer: its status, and its page. It runs in the server's worker."""
     import cpsolver
+    from cpsolver.doors.report.progress import Telling
 
-    found = cpsolver.plan(problem)
+    found = cpsolver.PlanAnswer(problem, cpsolver.solve(problem, display=Telling(tell)))
     return found.status, found.to_html()
 
 
@@ -102,6 +105,6 @@ def _show(address: str) -> None:
 
     def show() -> None:
         if not webbrowser.open(address):
-            click.echo("note: no browser was found: open the address yourself", err=True)
+            click.echo(say("note: no browser was found: open the address yourself"), err=True)
 
     threading.Thread(target=show, daemon=True).start()

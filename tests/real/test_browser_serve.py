@@ -137,6 +137,21 @@ def test_a_plan_is_stopped(browser: Any, server: Server) -> None:
     assert told == []
 
 
+def test_a_plan_that_is_made_says_how_far_it_is_in_chinese(browser: Any, tmp_path: Path) -> None:
+    spec = tmp_path / "large.yaml"
+    spec.write_text(SPEC.replace("num_gpus: 8, chips: a800", "num_gpus: 2048, chips: {a800: 2048, h800: 2048}"))
+    with served_command(str(spec), "--lang", "zh") as started:
+        page, told = opened(browser, started)
+        page.locator("#said").get_by_text(re.compile("正在规划：[0-9]+ s；.*(候选|证明|最好)")).wait_for(timeout=30_000)
+        photographed(page, "serve-progress-zh")
+        page.locator("#stop", has_text="停止").click()
+        page.locator("#stop", has_text="立即停止").wait_for(timeout=5000)
+        page.locator("#plan:enabled").wait_for(timeout=30_000)
+        assert not re.search("[A-Za-z]{4,}", page.locator("#said").inner_text())
+        assert page.evaluate(AUDIT) == []
+        assert told == []
+
+
 def test_the_answer_cannot_reach_the_server(browser: Any, server: Server) -> None:
     """Even its own address is another origin to it, and its policy lets it ask nobody."""
     page, _ = opened(browser, server)

@@ -6,11 +6,12 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Self
 
 from cpsolver.inputs.language import say
-from cpsolver.search.result import Progress
+from cpsolver.search.result import Listener, Progress
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -243,3 +244,33 @@ class Terminal:
     def counting(self, what: str) -> Bar:
         """A bar."""
         return Bar(what)
+
+
+class Telling:
+    """The same as texts, for whoever shows them: `tell` hears what is going on now."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+
+    def searching(self) -> AbstractContextManager[Listener]:
+        """Events of a search."""
+        started, bounds = time.monotonic(), list[float]()
+
+        def listen(progress: Progress) -> None:
+            bounds.extend([progress.bound_s] * (not bounds and math.isfinite(progress.bound_s)))
+            self._tell(how_far(progress, next(iter(bounds), math.inf), time.monotonic() - started))
+
+        self._tell(say("listing the candidates"))
+        return nullcontext(listen)
+
+    def waiting(self, what: str) -> AbstractContextManager[None]:
+        """What is waited for."""
+        self._tell(what)
+        return nullcontext()
+
+    def counting(self, what: str) -> AbstractContextManager[Callable[[int, int], None]]:
+        """How much of it is done."""
+        self._tell(what)
+        return nullcontext(
+            lambda done, total: self._tell(say("{what}: {done} of {total} done", what=what, done=done, total=total))
+        )

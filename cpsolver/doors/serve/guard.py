@@ -18,6 +18,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from cpsolver.inputs.language import say
 from cpsolver.inputs.limits import MOST_DOCUMENT_BYTES
 
 ADDRESS = "127.0.0.1"
@@ -81,25 +82,25 @@ class Refusal:
 def refusal(method: str, headers: Headers, port: int) -> Refusal | None:
     """What speaks against a request before its path is looked at; None: nothing does."""
     if any(len(headers.getlist(name)) > 1 for name in _JUDGED):
-        return Refusal(400, "A header that may stand once stands twice.")
+        return Refusal(400, say("A header that may stand once stands twice."))
     hosts = {f"{name}:{port}" for name in _NAMES} | (set(_NAMES) if port == _HTTP_PORT else set())
     if headers.get("host", "").lower() not in hosts:
-        return Refusal(403, f"This server answers to {ADDRESS} only.")
+        return Refusal(403, say("This server answers to {address} only.", address=ADDRESS))
     origin, site = headers.get("origin"), headers.get("sec-fetch-site")
     changing = method not in ("GET", "HEAD")
     foreign_origin = origin not in {f"http://{host}" for host in hosts} if origin is not None else changing
     if foreign_origin or site not in (None, "same-origin", *(() if changing else ("none",))):
-        return Refusal(403, "This server answers its own page only: type the address, or paste it.")
+        return Refusal(403, say("This server answers its own page only: type the address, or paste it."))
     return _refused_body(headers) if changing else None
 
 
 def _refused_body(headers: Headers) -> Refusal | None:
     if headers.get("content-type", "").partition(";")[0].strip().lower() != SPEC_TYPE:
-        return Refusal(415, f"A spec is sent as {SPEC_TYPE}.")
+        return Refusal(415, say("A spec is sent as {type}.", type=SPEC_TYPE))
     length = headers.get("content-length", "0")
     if length.isascii() and length.isdigit() and len(length) < 10 and int(length) <= MOST_DOCUMENT_BYTES:
         return None
-    return Refusal(413, f"A spec has at most {MOST_DOCUMENT_BYTES:,} bytes.")
+    return Refusal(413, say("A spec has at most {most:,} bytes.", most=MOST_DOCUMENT_BYTES))
 
 
 class Guard:
@@ -131,6 +132,6 @@ class Guard:
             return RedirectResponse(f"/{self._keys.token}/", 303)
         rest = self._keys.rest(scope["path"])
         if rest is None:
-            return PlainTextResponse("There is nothing here: the terminal has the address.", 404)
+            return PlainTextResponse(say("There is nothing here: the terminal has the address."), 404)
         scope["path"] = rest
         return self._app

@@ -16,16 +16,20 @@ from typing import Any
 
 from cpsolver.doors.serve.spec_text import PageLimits, problem_of, trouble_for_page
 from cpsolver.inputs.errors import InputError
+from cpsolver.inputs.language import later, say, speaking, spoken
 from cpsolver.problem.problem import Problem
 
 _LOOK_S = 0.2
 """So often a running plan is held against the clock, and its reader looked for."""
+_TELL_S = 0.5
+"""So often at most a worker tells how far it is."""
 _OVERDUE_S = 30.0
 """A worker that has not answered so long after its time limit, and as long again as the limit, is ended: what follows a
 search (why there is no plan, what to run) has limits of its own."""
 
-PlanPage = Callable[[Problem], tuple[str, str]]
-"""Plans a problem: the answer's status, and its page. A function of a module, so that another process finds it."""
+PlanPage = Callable[[Problem, Callable[[str], None]], tuple[str, str]]
+"""Plans a problem: the answer's status, and its page; it may tell how far it is. A function of a module, so that
+another process finds it."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +76,10 @@ class Planner:
         try:
             while not (await asyncio.wait([asked], timeout=_LOOK_S))[0]:
                 if await is_gone():
-                    return Outcome("stopped", said="nobody waits for the plan any more")
+                    return Outcome("stopped", said=say("nobody waits for the plan any more"))
                 if time.monotonic() > until:
-                    told = f"no answer long after the time limit of {self.limits.time_limit_s:g} s: it was ended"
-                    return Outcome("failed", said=told)
+                    told = later("no answer long after the time limit of {limit:g} s: it was ended")
+                    return Outcome("failed", said=say(told, limit=self.limits.time_limit_s))
             outcome = asked.result()
         finally:
             if not asked.done():
@@ -84,7 +88,7 @@ class Planner:
             if not worker.alive:
                 self._worker = None
         if outcome is None:
-            return Outcome("failed", said="the server ends" if self._closed else worker.obituary())
+            return Outcome("failed", said=say("the server ends") if self._closed else worker.obituary())
         return outcome
 
     def stop(self) -> bool:
@@ -92,6 +96,10 @@ class Planner:
         if self._busy and self._worker is not None:
             self._worker.interrupt()
         return self._busy
+
+    def progress(self) -> str:
+        """How far the plan is that is being made; empty where nothing is known, or none is made."""
+        return self._worker.told if self._busy and self._worker is not None else ""
 
     def close(self) -> None:
         """End the worker."""
@@ -101,12 +109,14 @@ class Planner:
 
 
 class _PlanProcess:
-    """A process and the pipe to it."""
+    """A process and the pipe to it. `told`: how far it is."""
+
+    told = ""
 
     def __init__(self, plan_page: PlanPage, limits: PageLimits) -> None:
         context = multiprocessing.get_context("spawn")  # a fork would copy the locks of this process's threads
         self._pipe, far = context.Pipe()
-        self._process = context.Process(target=_work, args=(far, plan_page, limits), daemon=True)
+        self._process = context.Process(target=_work, args=(far, plan_page, limits, spoken()), daemon=True)
         with _without_interrupts():
             self._process.start()
         far.close()  # so that the pipe ends when the process does
@@ -115,10 +125,11 @@ class _PlanProcess:
     def ask(self, text: str) -> Outcome | None:
         """The outcome of a spec, waited for; None where the process ended without one."""
         try:
+            self.told = ""
             self._pipe.send(text)
-            outcome = self._pipe.recv()
-            assert isinstance(outcome, Outcome)
-            return outcome
+            while not isinstance(told := self._pipe.recv(), Outcome):
+                self.told = str(told)
+            return told
         except (EOFError, OSError):
             self.alive = False
             self._process.join()
@@ -139,8 +150,8 @@ class _PlanProcess:
         """How the process ended, for people."""
         code = self._process.exitcode
         if code == -signal.SIGKILL:
-            return "the search was killed (SIGKILL), most often for want of memory"
-        return f"the search ended without an answer (exit code {code})"
+            return say("the search was killed (SIGKILL), most often for want of memory")
+        return say("the search ended without an answer (exit code {code})", code=code)
 
 
 @contextmanager
@@ -153,15 +164,48 @@ def _without_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _work(pipe: Connection, plan_page: PlanPage, limits: PageLimits) -> None:
+class _Teller:
+    """Sends how far a plan is, from time to time, until it is over. A thread does: SIGINT cuts short what the main one
+    does, and half a message would be the end of the pipe."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._text = ""
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._send, daemon=True)
+
+    def __enter__(self) -> _Teller:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def __call__(self, text: str) -> None:
+        self._text = text
+
+    def _send(self) -> None:
+        sent = ""
+        with suppress(OSError):
+            while not self._over.wait(_TELL_S):
+                if (text := self._text) != sent:
+                    self._pipe.send(text)
+                    sent = text
+
+
+def _work(pipe: Connection, plan_page: PlanPage, limits: PageLimits, language: str) -> None:
     """A worker's life: plan what comes until the pipe ends, or the parent does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.setpgrp()  # a Ctrl-C in the terminal is for the server, which decides
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    with suppress(EOFError, OSError):
+    with suppress(EOFError, OSError), speaking(language):
         while True:
-            pipe.send(outcome_of(pipe.recv(), plan_page, limits))
+            text = pipe.recv()
+            with _Teller(pipe) as tell:
+                outcome = outcome_of(text, plan_page, limits, tell)
+            pipe.send(outcome)
 
 
 def _end_with_parent() -> None:
@@ -172,20 +216,23 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def outcome_of(text: str, plan_page: PlanPage, limits: PageLimits) -> Outcome:
+def outcome_of(
+    text: str, plan_page: PlanPage, limits: PageLimits, tell: Callable[[str], None] = lambda _: None
+) -> Outcome:
     """What comes of a spec, here and now. SIGINT ends the search with what is known; whatever goes wrong is told."""
     try:
         try:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            status, page = plan_page(problem_of(text, limits))
+            status, page = plan_page(problem_of(text, limits), tell)
             return Outcome(status, page)
         finally:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
     except InputError as error:
         return Outcome("bad_input", troubles=tuple(map(trouble_for_page, error.troubles)))
     except KeyboardInterrupt:
-        return Outcome("stopped", said="stopped before there was a plan")
+        return Outcome("stopped", said=say("stopped before there was a plan"))
     except MemoryError:
-        return Outcome("failed", said="out of memory")
+        return Outcome("failed", said=say("out of memory"))
     except Exception as error:
-        return Outcome("failed", said=f"this is a bug in apss-cp: {type(error).__name__}: {error}")
+        told = say("this is a bug in apss-cp: {kind}: {error}", kind=type(error).__name__, error=error)
+        return Outcome("failed", said=told)

@@ -21,6 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from cpsolver.doors.serve.guard import ADDRESS, Guard, Keys
 from cpsolver.doors.serve.planner import BusyError, Outcome, Planner
 from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.language import later, say
 from cpsolver.inputs.limits import MOST_DOCUMENT_BYTES
 
 _MOST_HEADER_BYTES = 16 * 1024
@@ -107,11 +108,12 @@ def application(served: Served, planner: Planner, keys: Keys, port: int) -> ASGI
             text = (await _body(request)).decode("utf-8-sig")
             outcome = await planner.plan(text, request.is_disconnected)
         except _TooLargeError:
-            return PlainTextResponse(f"A spec has at most {MOST_DOCUMENT_BYTES:,} bytes.", 413)
+            return PlainTextResponse(say("A spec has at most {most:,} bytes.", most=MOST_DOCUMENT_BYTES), 413)
         except UnicodeDecodeError:
-            return JSONResponse({"said": "The spec is not UTF-8 text."}, 400)
+            return JSONResponse({"said": say("The spec is not UTF-8 text.")}, 400)
         except BusyError:
-            return JSONResponse({"said": "Another plan is being made, maybe in another window: wait, or stop it."}, 409)
+            told = say("Another plan is being made, maybe in another window: wait, or stop it.")
+            return JSONResponse({"said": told}, 409)
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
         return _summary(served, text, outcome)
@@ -119,16 +121,21 @@ def application(served: Served, planner: Planner, keys: Keys, port: int) -> ASGI
     async def stop(_request: Request) -> Response:
         return JSONResponse({"stopped": planner.stop()})
 
+    async def progress(_request: Request) -> Response:
+        return JSONResponse({"told": planner.progress()})
+
     async def answer(request: Request) -> Response:
         page = served.answer(request.path_params["number"])
         if page is None:
-            return PlainTextResponse("This answer is no longer kept: plan again.", 404, _ANSWER_HEADERS)
+            told = say("This answer is no longer kept: plan again.")
+            return PlainTextResponse(told, 404, _ANSWER_HEADERS)
         return HTMLResponse(page, headers=_ANSWER_HEADERS)
 
     routes = [
         Route("/", show, methods=["GET"]),
         Route("/plan", plan, methods=["POST"]),
         Route("/stop", stop, methods=["POST"]),
+        Route("/progress", progress, methods=["GET"]),
         Route("/answer/{number:int}", answer, methods=["GET"]),
     ]
     return Guard(Router(routes, redirect_slashes=False), keys, port)
@@ -139,7 +146,7 @@ def _summary(served: Served, text: str, outcome: Outcome) -> Response:
     if outcome.troubles:
         return JSONResponse({"status": outcome.status, "troubles": list(outcome.troubles)})
     if not outcome.page:
-        return JSONResponse({"status": outcome.status, "said": f"No plan: {outcome.said}."})
+        return JSONResponse({"status": outcome.status, "said": say("No plan: {said}.", said=outcome.said)})
     served.text = text
     return JSONResponse({"status": outcome.status, "answer": served.keep(outcome.page)})
 
@@ -233,8 +240,8 @@ def listening(port: int) -> socket.socket:
         made.listen(_MOST_CONNECTIONS)
     except OSError as error:
         made.close()
-        told = f"cannot be listened to: {error.strerror}"
-        raise InputError(Trouble("--port", told, port, "another, or 0: any that is free")) from None
+        told = later("cannot be listened to: {why}", why=error.strerror)
+        raise InputError(Trouble("--port", told, port, later("another, or 0: any that is free"))) from None
     return made
 
 

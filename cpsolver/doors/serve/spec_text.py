@@ -10,6 +10,7 @@ from typing import Any
 from cpsolver.inputs.document import Document, parse_yaml
 from cpsolver.inputs.errors import InputError, Trouble, dotted
 from cpsolver.inputs.errors import Path as KeyPath
+from cpsolver.inputs.language import later
 from cpsolver.problem.load import make_problem
 from cpsolver.problem.problem import Problem
 from cpsolver.spec.spec import FILE_ENDINGS, names_a_file, parse_spec
@@ -67,13 +68,15 @@ def _foreign_files(data: Mapping[str, Any], folder: Path | None) -> Iterator[Tro
     """The files that are not for a spec of the page to read; links count as what they lead to."""
     for path, name in _files(data):
         if folder is None:
-            message = "names a file, and no spec's folder was given to read files from"
-            yield Trouble(dotted(path), message, name, "start with a spec: apss-cp serve SPEC", path=path)
+            message = later("names a file, and no spec's folder was given to read files from")
+            yield Trouble(dotted(path), message, name, later("start with a spec: apss-cp serve SPEC"), path=path)
         elif not name.lower().endswith(FILE_ENDINGS):
-            yield Trouble(dotted(path), "is no file for a page to read", name, ", ".join(FILE_ENDINGS), path=path)
+            yield Trouble(
+                dotted(path), later("is no file for a page to read"), name, ", ".join(FILE_ENDINGS), path=path
+            )
         elif not _inside(folder, name):
-            message = "is outside the folder of the spec that the server was started with"
-            yield Trouble(dotted(path), message, name, f"a file in {folder.resolve()}", path=path)
+            message = later("is outside the folder of the spec that the server was started with")
+            yield Trouble(dotted(path), message, name, later("a file in {folder}", folder=folder.resolve()), path=path)
 
 
 def _inside(folder: Path, name: str) -> bool:

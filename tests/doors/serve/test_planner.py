@@ -65,7 +65,7 @@ def test_outcomes(as_it_was: None) -> None:
     )
     assert outcome_of(with_batch(94), stand_in, LIMITS) == Outcome("failed", said="out of memory")
 
-    def interrupted(_: object) -> tuple[str, str]:
+    def interrupted(*_: object) -> tuple[str, str]:
         raise KeyboardInterrupt
 
     assert outcome_of(SPEC, interrupted, LIMITS).status == "stopped"

@@ -16,6 +16,7 @@ import pytest
 from cpsolver.doors.serve.guard import SAFE_HEADERS
 from cpsolver.doors.serve.server import TimedProtocol, listening
 from cpsolver.inputs.errors import InputError
+from cpsolver.inputs.language import CHINESE, speaking
 from cpsolver.inputs.limits import MOST_DOCUMENT_BYTES
 from tests.support.command import in_tmp as in_tmp
 from tests.support.html_page import parse
@@ -38,6 +39,15 @@ def nothing_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 def document(answer: Answer) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(answer.body)
     return found
+
+
+def how_far(server: Server) -> str:
+    """What a plan that is being made tells first."""
+    until = time.monotonic() + 20
+    while not (told := str(document(server.ask("GET", f"{server.path}progress"))["told"])):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    return told
 
 
 def test_the_page_has_the_spec_and_may_run_its_own_script_only(served: Server) -> None:
@@ -90,17 +100,31 @@ def test_every_answer_is_safe_and_none_is_for_other_sites(served: Server) -> Non
         served.ask("GET", "/"),
         served.ask("GET", f"{served.path}answer/7"),
         served.ask("GET", f"{served.path}plan"),
+        served.ask("GET", "/progress"),
+        served.ask("GET", f"{served.path}progress", {"Sec-Fetch-Site": "cross-site"}),
         served.ask("GET", served.path, {"Host": "evil.test"}),
         served.ask("POST", f"{served.path}plan", {"Origin": "http://evil.test"}, SPEC.encode()),
         served.ask("OPTIONS", f"{served.path}plan", {"Origin": "http://evil.test"}),
         served.ask("POST", f"{served.path}plan", {"Content-Type": "text/plain"}, SPEC.encode()),
         served.plan(SPEC),
     ]
-    assert [one.status for one in asked] == [200, 404, 404, 405, 403, 403, 403, 415, 200]
+    assert [one.status for one in asked] == [200, 404, 404, 405, 404, 403, 403, 403, 403, 415, 200]
     for one in asked:
         assert SAFE_HEADERS.keys() <= one.headers.keys()
         assert not [name for name in one.headers if name.startswith("access-control-") or name == "set-cookie"]
         assert "server" not in one.headers
+
+
+def test_the_page_and_what_it_is_told_are_chinese() -> None:
+    with speaking(CHINESE), served_here() as (server, _):
+        page = parse(server.ask("GET", server.path).body.decode())
+        wrong = document(server.plan(SPEC.replace("num_gpus: 8", "num_gpus: 7")))
+        gone = server.ask("GET", f"{server.path}answer/7").body.decode()
+    assert [each.text for each in page.all("button")][1:] == ["停止", "保存规格"]
+    said = json.loads(page.one("script", id="words").text)
+    assert said["Planning: {seconds} s; {progress}"] == "正在规划：{seconds} s；{progress}"
+    assert "节点须整个使用" in wrong["troubles"][0]["text"]
+    assert gone == "这个结果已不再保留：请重新规划。"
 
 
 def test_the_code_leads_to_the_page_once() -> None:
@@ -117,6 +141,7 @@ def test_a_second_plan_has_to_wait_and_stop_stops_the_first(served: Server) -> N
     thread = threading.Thread(target=lambda: found.append(served.plan(with_batch(90))))
     thread.start()
     waits_for("asleep")
+    assert how_far(served) == "half of it is done"
     busy = served.plan(SPEC)
     assert busy.status == 409
     assert "Another plan is being made" in str(document(busy)["said"])
@@ -124,6 +149,7 @@ def test_a_second_plan_has_to_wait_and_stop_stops_the_first(served: Server) -> N
     thread.join(20)
     assert document(found[0]) == {"status": "feasible", "answer": 1}
     assert served.ask("POST", f"{served.path}stop").body == b'{"stopped":false}'
+    assert document(served.ask("GET", f"{served.path}progress")) == {"told": ""}
 
 
 @pytest.mark.full

@@ -5,13 +5,16 @@
   const given = JSON.parse($('#data').textContent);
   const spec = $('#spec'), lines = $('#lines'), said = $('#said'), troubles = $('#troubles');
   const plan = $('#plan'), stop = $('#stop'), frame = $('#answer');
+  // The page's language: a table by the English, for a page in another one.
+  const words = JSON.parse($('#words')?.textContent ?? '{}');
+  const say = (text, values = {}) => (words[text] ?? text).replace(/\{(\w+)\}/g, (_, name) => values[name]);
   const SAID = {
-    optimal: 'Planned and proven',
-    feasible: 'The search ended early, with the best plans so far',
-    infeasible: 'There is no plan, and the answer says why',
-    unknown: 'No plan was found in the time given',
+    optimal: say('Planned and proven'),
+    feasible: say('The search ended early, with the best plans so far'),
+    infeasible: say('There is no plan, and the answer says why'),
+    unknown: say('No plan was found in the time given'),
   };
-  let running = null, bad = new Set();
+  let running = null, stopping = false, progress = '', bad = new Set();
 
   const tell = (text, wrong = false) => {
     said.textContent = text;
@@ -41,7 +44,7 @@
       if (one.line != null) {
         const button = document.createElement('button');
         button.type = 'button';
-        button.textContent = `line ${one.line}`;
+        button.textContent = say('line {line}', one);
         button.onclick = () => go(one.line, one.column);
         item.append(button);
       }
@@ -59,21 +62,30 @@
   const sent = (where, signal) => fetch(where, {
     method: 'POST', body: where === 'plan' ? spec.value : '', signal, headers: { 'Content-Type': 'application/yaml' },
   });
+  const look = async () => {
+    try {
+      progress = (await (await fetch('progress')).json()).told;
+    } catch {
+      // the answer that is waited for will tell
+    }
+  };
   const ended = (found, seconds) => {
     if (found.answer != null) {
       show(found.answer);
-      tell(`${SAID[found.status]}: ${seconds.toFixed(1)} s.`, !['optimal', 'feasible'].includes(found.status));
+      const told = { said: SAID[found.status], seconds: seconds.toFixed(1) };
+      tell(say('{said}: {seconds} s.', told), !['optimal', 'feasible'].includes(found.status));
     } else if (found.troubles) {
       const count = found.troubles.length;
-      tell(count === 1 ? 'One thing is wrong with the spec.' : `${count} things are wrong with the spec.`, true);
+      tell(count === 1 ? say('One thing is wrong with the spec.') :
+        say('{count} things are wrong with the spec.', { count }), true);
       listTroubles(found.troubles);
     } else tell(found.said, true);
-    if (found.answer == null && frame.src) said.append(' The answer shown is that of another spec.');
+    if (found.answer == null && frame.src) said.append(say(' The answer shown is that of another spec.'));
   };
   const start = async () => {
     if (running) return;
     if (new Blob([spec.value]).size > given.most) {
-      tell('The spec is too large.', true);
+      tell(say('The spec is too large.'), true);
       return;
     }
     const began = performance.now(), seconds = () => (performance.now() - began) / 1000;
@@ -82,9 +94,15 @@
     frame.classList.add('old');
     plan.disabled = true;
     stop.hidden = false;
-    stop.textContent = 'Stop';
-    tell('Planning');
-    const clock = setInterval(() => tell(`Planning: ${Math.floor(seconds())} s`), 1000);
+    stop.textContent = say('Stop');
+    stopping = false;
+    progress = '';
+    tell(say('Planning'));
+    const clock = setInterval(() => {
+      const told = { seconds: Math.floor(seconds()), progress };
+      tell(progress ? say('Planning: {seconds} s; {progress}', told) : say('Planning: {seconds} s', told));
+      look();
+    }, 1000);
     try {
       const answer = await sent('plan', running.signal);
       const json = answer.headers.get('content-type')?.startsWith('application/json');
@@ -92,7 +110,8 @@
       ended(found, seconds());
     } catch (error) {
       const stopped = error.name === 'AbortError';
-      tell(stopped ? 'Stopped.' : 'The server does not answer: is it still running in the terminal?', true);
+      tell(stopped ? say('Stopped.') :
+        say('The server does not answer: is it still running in the terminal?'), true);
     } finally {
       clearInterval(clock);
       running = null;
@@ -104,8 +123,9 @@
   // The first stop asks for the best plans so far, the second waits for nothing.
   stop.onclick = () => {
     if (!running) return;
-    if (stop.textContent === 'Stop') {
-      stop.textContent = 'Stop at once';
+    if (!stopping) {
+      stopping = true;
+      stop.textContent = say('Stop at once');
       sent('stop').catch(() => 0);
     } else running.abort();
   };

@@ -6,8 +6,9 @@ from base64 import b64encode
 from hashlib import sha256
 
 from cpsolver.doors.report.html.elements import Html, tag
-from cpsolver.doors.report.html.shell import asset, data_element
+from cpsolver.doors.report.html.shell import asset, data_element, words_element
 from cpsolver.doors.report.html.style import STYLE
+from cpsolver.inputs.language import say, spoken
 
 
 def edit_page(
@@ -33,12 +34,14 @@ def edit_page(
         tag("title", f"apss-cp: {name}"),
         tag("style", Html(style)),
     )
-    frame = tag("iframe", "", id="answer", title="The answer", sandbox=sandbox, allow="clipboard-write")
-    parts = (_editor(time_limit_s), tag("section", frame, aria_label="The answer"))
-    body = tag("body", *parts, data_element(given), tag("script", Html(script)), class_="serve")
+    title = say("The answer")
+    frame = tag("iframe", "", id="answer", title=title, sandbox=sandbox, allow="clipboard-write")
+    parts = (_editor(time_limit_s), tag("section", frame, aria_label=title))
+    scripts = (data_element(given), *words_element([script]), tag("script", Html(script)))
+    body = tag("body", *parts, *scripts, class_="serve")
     own = f"script-src {_known(script)}; style-src {_known(style)}; img-src data:; connect-src 'self'; frame-src 'self'"
     policy = f"default-src 'none'; {own}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}", policy
+    return f"<!DOCTYPE html>\n{tag('html', head, body, lang=spoken())}", policy
 
 
 def _known(text: str) -> str:
@@ -48,12 +51,14 @@ def _known(text: str) -> str:
 def _editor(time_limit_s: float) -> Html:
     buttons = tag(
         "div",
-        tag("button", "Plan", type="button", id="plan", title="Ctrl+Enter in the spec"),
-        tag("button", "Stop", type="button", id="stop", hidden="hidden"),
-        tag("button", "Save the spec", type="button", id="save"),
+        tag("button", say("Plan"), type="button", id="plan", title=say("Ctrl+Enter in the spec")),
+        tag("button", say("Stop"), type="button", id="stop", hidden="hidden"),
+        tag("button", say("Save the spec"), type="button", id="save"),
         class_="tools",
     )
-    about = f"A search ends after {time_limit_s:g} s at most. No file is written: save what you want to keep."
+    about = say(
+        "A search ends after {limit:g} s at most. No file is written: save what you want to keep.", limit=time_limit_s
+    )
     editor = tag(
         "div",
         tag("pre", "", id="lines", aria_hidden="true"),
@@ -64,7 +69,7 @@ def _editor(time_limit_s: float) -> Html:
             spellcheck="false",
             autocomplete="off",
             wrap="off",
-            aria_label="The spec, as YAML",
+            aria_label=say("The spec, as YAML"),
         ),
         class_="editor",
     )
@@ -73,6 +78,6 @@ def _editor(time_limit_s: float) -> Html:
         editor,
         buttons,
         tag("p", "", id="said", role="status"),
-        tag("ul", id="troubles", aria_label="What is wrong with the spec", hidden="hidden"),
+        tag("ul", id="troubles", aria_label=say("What is wrong with the spec"), hidden="hidden"),
     )
-    return tag("div", tag("header", tag("h1", "The spec")), main, tag("footer", tag("p", about)), class_="side")
+    return tag("div", tag("header", tag("h1", say("The spec"))), main, tag("footer", tag("p", about)), class_="side")

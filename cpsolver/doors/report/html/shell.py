@@ -43,7 +43,7 @@ def data_element(values: Mapping[str, Any]) -> Html:
     return tag("script", Html(dumps_embedded(values)), type="application/json", id="data")
 
 
-def _words(running: Sequence[str]) -> Iterator[Html]:
+def words_element(running: Sequence[str]) -> Iterator[Html]:
     """What the scripts say in the language spoken: a table by the English, which they say themselves."""
     if spoken() != ENGLISH:
         messages = dict.fromkeys(text for script in running for text in _SAID.findall(script))
@@ -72,5 +72,5 @@ def document(title: str, parts: Sequence[Html], data: Html, script: str) -> str:
         made=made.replace("apss_cp", "apss-cp"),
     )
     run = (tag("script", Html(one)) for one in running)
-    body = tag("body", tag("main", *parts), tag("footer", tag("p", told)), data, *_words(running), *run)
+    body = tag("body", tag("main", *parts), tag("footer", tag("p", told)), data, *words_element(running), *run)
     return f"<!DOCTYPE html>\n{tag('html', head, body, lang=spoken())}"
