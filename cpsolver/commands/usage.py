@@ -17,7 +17,9 @@ WORDS = (
     later("Try '{command} {option}' for help."),
     later("Did you mean {possibility}?"),
     later("(Did you mean one of: {possibilities}?)"),
+    later("(Possible options: {possibilities})"),
     later("No such option {name!r}."),
+    later("No such option: {name}"),
     later("No such command {name!r}."),
     later("Missing command."),
     later("Missing argument"),
@@ -31,7 +33,7 @@ WORDS = (
     later("{value!r} is not a valid {number_type}."),
     later("{value} is not in the range {range}."),
 )
-"""Of click's messages those that this program's options can bring about."""
+"""Of click's messages, since 8.2, those that this program's options can bring about."""
 
 
 def _plural(one: str, several: str, number: int) -> str:

@@ -58,7 +58,7 @@ def test_json_stays_english(spec: str) -> None:
         (["solve", "x", "--tip", "3"], "没有选项 '--tip'。"),
         (["solve", "x", "--top", "0"], "0 不在范围 1<=x<=100 之内。"),
         (["solve", "x", "y"], "多了一个参数（y）"),
-        (["check", "x", "--set", "tp=0", "--set", "tq=1"], "没有该文件"),
+        (["check", "x", "--set", "tp=0", "--set", "tq=1"], "没有这个文件"),
     ],
 )
 def test_options_that_there_are_not(arguments: list[str], told: str) -> None:
