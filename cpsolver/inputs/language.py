@@ -54,6 +54,12 @@ def filled_from(text: str, messages: Iterable[str]) -> tuple[str, dict[str, str]
     return None
 
 
+def retold(text: str, messages: Iterable[str]) -> str:
+    """An English text in the language spoken, where one of the messages has become it with its fields filled."""
+    found = None if _spoken == ENGLISH else filled_from(text, messages)
+    return text if found is None else say(found[0], **found[1])
+
+
 def spoken() -> str:
     """The language of now."""
     return _spoken

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cpsolver.doors.batch.retold import retold
 from cpsolver.doors.report.columns import ShownPlan, shown_plan
 from cpsolver.doors.report.outlook import UNKNOWN, Outlook, weighed
 from cpsolver.explanation.account import SILENT, SearchDisplay, solve
 from cpsolver.inputs.document import Document, load_yaml
 from cpsolver.inputs.errors import InputError, Trouble
-from cpsolver.inputs.language import later, say
+from cpsolver.inputs.language import later, retold, say
 from cpsolver.problem.load import problem_from
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.resolve import resolve

@@ -9,9 +9,8 @@ from typing import Any
 from cpsolver.doors.batch.files import document, sweep_csv
 from cpsolver.doors.batch.front import Job, jobs_of, winner_words
 from cpsolver.doors.batch.lines import Done, lines_of
-from cpsolver.doors.batch.retold import error_text
 from cpsolver.doors.batch.rows import Row, plan_text, reasons_text
-from cpsolver.doors.batch.run import SweepAnswer
+from cpsolver.doors.batch.run import SweepAnswer, error_text
 from cpsolver.doors.batch.stills import stills
 from cpsolver.doors.batch.summary import headline, run_line
 from cpsolver.doors.report.choices import Cell, ChoicesPage, Column, Detail, Pick

@@ -11,12 +11,13 @@ from pathlib import Path
 
 from cpsolver.doors.batch.cases import SweepCase, make_cases
 from cpsolver.doors.batch.lines import Done
-from cpsolver.doors.batch.on_ray import check_ray, solve_on_ray
-from cpsolver.doors.batch.pool import CellOutcome, CellTask, cores, solve_in_processes
+from cpsolver.doors.batch.on_ray import RAY_FAILURES, check_ray, solve_on_ray
+from cpsolver.doors.batch.pool import FAILURES, CellOutcome, CellTask, cores, solve_in_processes
 from cpsolver.doors.batch.progress import Meter
 from cpsolver.doors.batch.rows import Row, new_row
 from cpsolver.doors.batch.store import Store
 from cpsolver.doors.batch.sweep import Sweep, load_sweep
+from cpsolver.inputs.language import retold
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.constants import load_overlay
 
@@ -191,3 +192,11 @@ def _is_open(case: SweepCase, row: Row | None, retry_failed: bool) -> bool:
     had, has = row["time_limit_s"], case.problem.spec.search.time_limit_s
     # what ran into its time limit gets another try with a longer one; what is proven stays so under any
     return row["status"] in ("feasible", "unknown") and had is not None and (has is None or has > had)
+
+
+def error_text(case: SweepCase, row: Row) -> str | None:
+    """What is wrong with a cell's spec, or what went wrong when it was solved, in the language spoken."""
+    error = row["error"]
+    if error is None or error == case.error:
+        return case.told
+    return retold(error, (*FAILURES, *RAY_FAILURES))

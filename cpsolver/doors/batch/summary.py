@@ -13,9 +13,8 @@ from rich.text import Text
 from cpsolver.doors.batch.front import Job, jobs_of, winner_words
 from cpsolver.doors.batch.lines import MEASURES, Done, Line, Measure, lines_of
 from cpsolver.doors.batch.progress import duration
-from cpsolver.doors.batch.retold import error_text
 from cpsolver.doors.batch.rows import Row, plan_text
-from cpsolver.doors.batch.run import SweepAnswer
+from cpsolver.doors.batch.run import SweepAnswer, error_text
 from cpsolver.doors.report.goals import chance, dollars
 from cpsolver.doors.report.outlook import days_text, total_dollars
 from cpsolver.inputs.language import later, say

@@ -18,8 +18,8 @@ from cpsolver.doors.batch.decision import comparison_document, comparison_report
 from cpsolver.doors.batch.files import document, sweep_csv
 from cpsolver.doors.batch.page import sweep_page
 from cpsolver.doors.batch.pool import FAILURES
-from cpsolver.doors.batch.retold import error_text
 from cpsolver.doors.batch.rows import new_row, plan_text
+from cpsolver.doors.batch.run import error_text
 from cpsolver.doors.batch.summary import summary
 from cpsolver.doors.report.html.choices import choices_page
 from cpsolver.inputs.language import CHINESE, speaking
