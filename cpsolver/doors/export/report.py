@@ -100,7 +100,7 @@ def refusal_document(target: str, strategy: Strategy, reasons: tuple[str, ...], 
 
 def refusal_text(target: str, reasons: tuple[str, ...], near: Nearest | None) -> str:
     """A refusal in words, with the nearest plan that the target runs."""
-    lines = [say("{target} cannot run this plan:", target=target), *(f"  - {reason}" for reason in reasons)]
+    lines = [say("{target} cannot run this plan:", target=target), *(f"  - {say(reason)}" for reason in reasons)]
     if near is None:
         lines.append(say("No plan for this spec is one that it runs: change the spec."))
         return "\n".join(lines)

@@ -120,7 +120,8 @@ def _of_plan(imported: Imported) -> Iterator[tuple[str, str]]:
         yield _PLAN, plan_text(imported.strategy)
         yield "", stages_text(imported.strategy)
     elif imported.kind == SCRIPT:
-        yield _PLAN, say("none that can be written down: {reasons}", reasons=say("; ").join(imported.refusals))
+        reasons = say("; ").join(map(say, imported.refusals))
+        yield _PLAN, say("none that can be written down: {reasons}", reasons=reasons)
 
 
 def wrapped(text: str) -> str:

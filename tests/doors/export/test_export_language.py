@@ -55,9 +55,10 @@ def test_json_is_the_same_in_both_languages() -> None:
         assert export(plan, "--json", "--lang", "zh").stdout == export(plan, "--json", "--lang", "en").stdout
 
 
-def test_a_refusal_frames_its_reasons_in_chinese() -> None:
+def test_a_refusal_and_its_reasons_are_in_chinese() -> None:
     said = export(UNEVEN, "--lang", "zh", target="megatron-core-0.12").stdout.splitlines()
     assert said[0] == "megatron-core-0.12 不能运行该方案："
+    assert english(said[1]) == []
     assert [english(line) for line in said if not line.startswith("  - ")] == [[]] * 3
 
 
