@@ -26,7 +26,7 @@ VERL = [
     for case in CASES
     if case.training.get("precision", "bf16") == "bf16"
     and not case.training.keys() & {"cuda_graph", "moe_dispatcher", "dropout"}
-    and case.training.get("optimizer") != "muon"
+    and case.training.get("optimizer") not in ("muon", "soap")
     and not reasons_against(case.problem(), case.strategy(), "verl")
 ]
 
