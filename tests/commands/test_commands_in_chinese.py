@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import re
 from pathlib import Path
@@ -12,6 +13,7 @@ from rich.console import Console
 
 from cpsolver.doors.report.layout import Prose
 from cpsolver.doors.report.validation import validation_report
+from cpsolver.doors.tune import state_notes
 from cpsolver.doors.tune.state_notes import retold
 from cpsolver.evidence.runs.validation import validate
 from cpsolver.inputs.language import CHINESE, speaking
@@ -21,6 +23,8 @@ from tests.support.measured import prediction, runs
 from tests.support.tuning import TRAINING, kept, spec
 
 __all__ = ["in_tmp"]
+
+ROOT = Path(state_notes.__file__).parents[3]
 
 NAMES = {
     *("ffn", "bf16", "NAME", "TFLOP/s", "GB", "GB/s", "Gbit/s", "B", "s", "GiB", "tokens/s", "token", "tau", "Kendall"),
@@ -108,6 +112,16 @@ def test_what_a_state_keeps_is_told_in_chinese(words: str, told: str) -> None:
     assert retold(words) == words
     with speaking(CHINESE):
         assert retold(words) == told
+
+
+def test_what_a_state_may_keep_is_what_tuning_writes() -> None:
+    """Every piece of these sentences between their fields, and nouns that are counted, stands in the code."""
+    files = [file for room in ("tune", "export") for file in (ROOT / "cpsolver" / "doors" / room).glob("*.py")]
+    trees = (ast.parse(file.read_text(encoding="utf-8")) for file in files if file != Path(state_notes.__file__))
+    constants = (node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    written = "\n".join(re.sub(r"{.*?}", "{}", text) for text in constants if isinstance(text, str))
+    pieces = {piece for words in state_notes.KEPT for piece in re.split(r"{\w+}|runs? |measured iterations", words)}
+    assert [piece for piece in sorted(pieces) if piece.strip(" :;,.()") not in written] == []
 
 
 def test_prose_fills_its_lines_and_starts_none_with_a_mark() -> None:

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-import cli
 from cpsolver.commands.usage import asked_language
+from tests.support.command import run
 
 SPEC: dict[str, Any] = {
     "model": "llama2-7b",
@@ -25,10 +24,6 @@ CHINESE_ONLY = (
     "与 training.precision = 'fp16' 矛盾：层里没有 8 位的部分（允许：false，或 precision 为 fp8 or nvfp4）",
     "有 2 项，而 search.pin.stage_chips 有 1 项：每个阶段须有一项",
 )
-
-
-def run(*arguments: str, **environment: str) -> Any:
-    return CliRunner().invoke(cli.main, list(arguments), env=environment)
 
 
 @pytest.fixture

@@ -25,9 +25,9 @@ def command(name: str) -> click.Command:
     return found
 
 
-def run(*args: str, stdin: str | None = None) -> Result:
+def run(*args: str, stdin: str | None = None, **environment: str) -> Result:
     """A command's result; whatever goes wrong, it never ends in a traceback."""
-    result = CliRunner().invoke(cli.main, args, input=stdin)
+    result = CliRunner().invoke(cli.main, args, input=stdin, env=environment)
     assert "Traceback" not in result.output
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cpsolver.inputs.language import ENGLISH, filled_from, later, say, spoken
 
-_KEPT = (
+KEPT = (
     later("the best plan left, before any trial is measured"),
     later("plan {rank} of {count} by prediction"),
     later("best of draw {count} of constants, after {known}"),
@@ -42,7 +42,8 @@ _KEPT = (
     later("{count} lines with skipped iterations left out"),
     later("{count} measured iterations had a loss that is not a number"),
 )
-"""A sentence that stands before others in this list is looked for before them; fields hold such sentences too."""
+"""Sentences that tuning writes. One that stands before others is looked for before them; fields hold such sentences
+too."""
 _SEPARATOR = "; "
 
 
@@ -50,7 +51,7 @@ def retold(text: str) -> str:
     """A note or a reason of the state in the language spoken; as it is where it holds something else."""
     if spoken() == ENGLISH or not text:
         return text
-    if found := filled_from(text, _KEPT):
+    if found := filled_from(text, KEPT):
         return say(found[0], **{name: retold(value) for name, value in found[1].items()})
     first, _, rest = text.partition(_SEPARATOR)
     return say("; ").join((retold(first), retold(rest))) if rest else text

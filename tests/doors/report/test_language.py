@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from rich.cells import cell_len
 from rich.console import Console
 
-import cli
 import cpsolver
 from cpsolver.commands.main import SPEAKS
 from cpsolver.doors.report.answer import answer
 from cpsolver.inputs.language import CHINESE, ENGLISH, of_locale, speaking, spoken
+from tests.support.command import run
 from tests.support.selection import full
 
 DENSE: dict[str, Any] = {
@@ -96,10 +95,6 @@ def test_no_line_starts_with_what_ends_a_phrase(name: str) -> None:
     assert not [line for line in screen(name, 80).splitlines() if line.lstrip()[:1] in set("，。；：、）")]
 
 
-def run(*arguments: str, **environment: str) -> Any:
-    return CliRunner().invoke(cli.main, list(arguments), env=environment)
-
-
 @pytest.fixture
 def spec(tmp_path: Path) -> str:
     file = tmp_path / "spec.json"
@@ -145,8 +140,21 @@ def test_errors_are_told_in_chinese(tmp_path: Path) -> None:
 
 def test_what_other_tools_read_is_in_english() -> None:
     assert "search" not in SPEAKS
-    asked = ("search", "--model-name", "llama2-7b", "--gpu-infos", "a800:8", "--global-batch-size", "64")
-    assert run(*asked, LC_ALL="zh_CN.UTF-8").stdout == run(*asked, LC_ALL="C").stdout
+    asked = [
+        "search",
+        "--model-name",
+        "llama2-7b",
+        "--num-gpus",
+        "8",
+        "--gpu-infos",
+        "a800:8",
+        "--global-batch-size",
+        "64",
+        "--top",
+        "1",
+    ]
+    chinese, english = (run(*asked, LC_ALL=locale).stdout for locale in ("zh_CN.UTF-8", "C"))
+    assert chinese == english != ""
 
 
 def test_the_page_speaks_chinese_and_its_script_has_the_words() -> None:
