@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shlex
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -140,19 +141,7 @@ def test_errors_are_told_in_chinese(tmp_path: Path) -> None:
 
 def test_what_other_tools_read_is_in_english() -> None:
     assert "search" not in SPEAKS
-    asked = [
-        "search",
-        "--model-name",
-        "llama2-7b",
-        "--num-gpus",
-        "8",
-        "--gpu-infos",
-        "a800:8",
-        "--global-batch-size",
-        "64",
-        "--top",
-        "1",
-    ]
+    asked = shlex.split("search --model-name llama2-7b --num-gpus 8 --gpu-infos a800:8 --global-batch-size 64 --top 1")
     chinese, english = (run(*asked, LC_ALL=locale).stdout for locale in ("zh_CN.UTF-8", "C"))
     assert chinese == english != ""
 
