@@ -16,6 +16,7 @@ from cpsolver.spec.cluster import Cluster
 from cpsolver.spec.network import NETWORK, ChipLink, level_devices
 from hw_specs import Chip, Efficiency, FastDomain, NetworkFigures, NetworkLevel
 from hw_specs.network import MOST_DEVICES
+from hw_specs.schema import LEAST_FIGURE
 from hw_specs.units import gbit_s_to_bytes_s, microseconds_to_seconds
 
 _GIVEN = "given by the user"
@@ -132,11 +133,12 @@ class ClusterNetwork:
 
     def troubles(self, chips: Iterable[Chip]) -> Iterator[Trouble]:
         """Where the network contradicts what the chips are, its figures in them already: levels that whole fast domains
-        do not fill, and what is slower than what lies around it, unless the network says that it may be."""
+        do not fill, and what is slower than what lies around it, unless the network says that it may be; or where
+        oversubscription leaves nothing that could be planned with."""
         told = set()
         for chip in chips:
             slower = () if self.figures.allow_slower_inside else self._slower_than_outside(chip)
-            for trouble in (*self._uneven(chip), *slower):
+            for trouble in (*self._uneven(chip), *slower, *self._next_to_nothing(chip)):
                 if (trouble.where, trouble.message) not in told:
                     told.add((trouble.where, trouble.message))
                     yield trouble
@@ -155,6 +157,21 @@ class ClusterNetwork:
                 )
                 whole = (*NETWORK, "levels", index)
                 yield Trouble(dotted(whole), message, path=whole)
+
+    def _next_to_nothing(self, chip: Chip) -> Iterator[Trouble]:
+        """The first place where a device has less than any bandwidth that can be stated."""
+        rate = chip.scale_out.bandwidth_gbit_s
+        places: list[tuple[Path, NetworkFigures | NetworkLevel]] = [((), self.figures)]
+        places += [(("levels", index), level) for index, level in enumerate(self.figures.levels)]
+        for path, place in places:
+            if isinstance(place, NetworkLevel) and rate is not None:
+                rate = place.gbit_s or rate / (place.oversubscription or 1.0)
+            if rate is not None and rate < LEAST_FIGURE:
+                message = later("leaves a device {rate:.3g} Gbit/s", rate=rate)
+                allowed = later("{least:g} Gbit/s or more left", least=LEAST_FIGURE)
+                whole = (*NETWORK, *path, "oversubscription")
+                yield Trouble(dotted(whole), message, place.oversubscription, allowed, path=whole)
+                return
 
     def _slower_than_outside(self, chip: Chip) -> Iterator[Trouble]:
         rate, latency, inner = chip.scale_out.bandwidth_gbit_s, chip.efficiency_value("network_latency_us"), "a node"
