@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from cpsolver.cost.kinds import kind_of_layers
 from cpsolver.cost.schedules import V_CHUNKS
-from cpsolver.doors.export import model_args, parallel_args, training_args
-from cpsolver.doors.export.dialect import CORE_0_12, Flag, flattened
+from cpsolver.doors.export import mindspeed_model, model_args, parallel_args, training_args
+from cpsolver.doors.export.dialect import Flag, flattened
 from cpsolver.doors.export.launch import CannotExpress, Launch
 from cpsolver.doors.export.megatron import SCRIPT, environment_of, plan_notes
+from cpsolver.doors.export.mindspeed_model import DIALECT, GATED
 from cpsolver.doors.export.script import nodes_file, train_script
 from cpsolver.inputs.language import say
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from models_zoo import Architecture
 
-DIALECT = replace(
-    CORE_0_12, name="mindspeed-llm", source="MindSpeed-LLM c77308a1 on core_v0.12.1", layers_per_chunk=True
-)
 _CONTEXT = {"p2p": "megatron_cp_algo", "a2a": "ulysses_cp_algo", "a2a+p2p": "hybrid_cp_algo"}
 _CONTEXT["allgather"] = "kvallgather_cp_algo"
 _SWITCHES = ("reuse_fp32_parameters", "swap_optimizer", "recompute_activation_function", "moe_zero_memory")
@@ -29,10 +26,6 @@ _FINETUNES = "posttrain_gpt.py"
 _WEIGHTS = ("--stage sft", "--finetune", "--is-instruction-dataset", '--load "${LOAD_DIR:?}"')
 _REFUSED_BY_V = (("--overlap-grad-reduce",), ("--overlap-param-gather",))
 """What --schedules-method dualpipev refuses, the first, or what needs that."""
-_SANDWICH = 4
-"""Norms of a layer with one before and one behind each block."""
-_GATED = {"geglu": "--geglu", "geglu_tanh": "--gelu-tanh"}
-"""Gated activations but SwiGLU (core/transformer/mlp.py)."""
 _SWAPPED = {"attn_norm": "input_layernorm", "attention": "self_attention", "mlp_norm": "pre_mlp_layernorm"}
 """Modules that wait on the host, by the names of Megatron-Core's layers, with which MindSpeed compares --swap-modules
 (core/memory/swap_attention/swap_attention_apply.py)."""
@@ -44,7 +37,7 @@ def mindspeed_llm(problem: Problem, s: Strategy) -> Launch:
     training_args.check_switches(training, DIALECT.name, _SWITCHES)
     flags = list(_flags(problem, s))
     environment = {**environment_of(problem, s), "HCCL_CONNECT_TIMEOUT": "3600", "TASK_QUEUE_ENABLE": "2"}
-    notes = (*plan_notes(problem, s, DIALECT), *_model_notes(problem, s))
+    notes = (*plan_notes(problem, s, DIALECT), *mindspeed_model.model_notes(problem, s))
     if parallel_args.uses_fsdp(s):
         notes += (say("MindSpeed has --use-custom-fsdp alone in mind: it advises against other features beside it"),)
     if _hides_tensor(problem, s) and problem.model.moe is not None:
@@ -75,13 +68,13 @@ def _flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
     training = problem.spec.training
     yield ("--use-mcore-models",)
     yield ("--transformer-impl", "local")
-    spec = layer_spec(problem.model, s.tp)
+    spec = mindspeed_model.layer_spec(problem.model, s.tp)
     if spec is not None:
         yield ("--spec", f"mindspeed_llm.tasks.models.spec.{spec}", "layer_spec")
-    for flag in _model(problem.model, problem.sequence, spec):
+    for flag in mindspeed_model.model_flags(problem.model, problem.sequence, spec):
         yield ("--num-layers", str(_places(problem.model, s))) if flag[0] == "--num-layers" else flag
     yield ("--padded-vocab-size", str(model_args.padded_vocabulary(problem.model, s.tp)))
-    yield from _experts(problem.model)
+    yield from mindspeed_model.expert_flags(problem.model)
     yield from parallel_args.degree_flags(problem, s)
     yield from context_algorithm(s)
     yield from parallel_args.schedule_flags(problem, s)
@@ -111,91 +104,6 @@ def _hides_tensor(problem: Problem, s: Strategy) -> bool:
     return problem.stack.tensor_overlap > 0 and s.sequence_parallel
 
 
-def layer_spec(model: Architecture, tp: int) -> str | None:
-    """Which of MindSpeed-LLM's layers the model has, a module of mindspeed_llm/tasks/models/spec.
-
-    None: those that pretrain_gpt.py takes by itself, which have neither latent attention, norms of queries and keys,
-    norms behind the blocks nor a bias in attention's output alone, whatever other options say.
-    """
-    attention = model.attention
-    if attention.kind == "mla":
-        return "deepseek_spec"
-    if model.norms_per_layer == _SANDWICH:
-        return "gemma2_spec"
-    if attention.qk_norm == "layer" and tp == 1:  # it asserts tp 1
-        return "minimax_spec"
-    if model.bias_attention_out and not model.bias_mlp:
-        return "phi35_moe_spec"
-    return "qwen3_spec" if attention.qk_norm == "head" else None
-
-
-def _model(model: Architecture, sequence: int, spec: str | None) -> Iterator[Flag]:
-    for flag in model_args.model_flags(model, sequence, DIALECT):
-        if flag[0] == "--position-embedding-type" and model.position == "alibi":
-            yield (flag[0], "alibi")
-        elif flag == ("--swiglu",):
-            yield (_GATED.get(model.activation, "--swiglu"),)
-        else:
-            yield flag
-    if spec == "gemma2_spec":
-        yield ("--post-norm",)
-        if _interleaved(model):
-            yield ("--interleave-sliding-window", str(model.attention.sliding_window))
-    elif spec == "minimax_spec":
-        yield ("--qk-layernorm",)
-
-
-def _interleaved(model: Architecture) -> bool:
-    """Every second layer has a window, as Gemma 2's: tasks/models/transformer/transformer_layer.py, is_sliding."""
-    return model.attention.sliding_window is not None and model.attention.full_every == 2
-
-
-def _model_notes(problem: Problem, s: Strategy) -> Iterator[str]:
-    """What of the model its options cannot say, without what MindSpeed-LLM has options or layers of its own for."""
-    model, spec = problem.model, layer_spec(problem.model, s.tp)
-    said = {
-        "positions": model.position == "alibi",
-        "activation": model.activation in _GATED,
-        "norms": spec == "gemma2_spec",
-        "window": spec == "gemma2_spec" and _interleaved(model),
-        "norm over all": spec == "minimax_spec",
-        "bias of attention": spec == "phi35_moe_spec",
-    }
-    own = tuple(what for what, here in said.items() if here)
-    yield from model_args.model_notes(model, problem.sequence, DIALECT, own)
-
-
-def _experts(model: Architecture) -> Iterator[Flag]:
-    """MindSpeed-LLM tells the layers with experts in its own way; and counts shared experts, of the routed ones' width.
-
-    With --first-k-dense-replace of at least 1 they are the layers from there on whose number, from 0, is a multiple of
-    --moe-layer-freq, otherwise all (core/transformer/transformer_block.py, _transformer_block_build_layers).
-    """
-    moe = model.moe
-    if moe is None:
-        return
-    first, every = moe.first_dense, moe.freq
-    for layer in range(model.layers):
-        if model.has_experts(layer) != (first == 0 or (layer >= first and layer % every == 0)):
-            told = say(
-                "experts stand in every {every} layers from layer {first}: MindSpeed-LLM has them in all, or in "
-                "multiples of --moe-layer-freq after some dense layers",
-                every=every,
-                first=max(first, moe.offset),
-            )
-            raise CannotExpress((told,))
-    for flag in model_args.expert_flags(model, DIALECT):
-        if flag[0] == "--moe-layer-freq":
-            yield ("--first-k-dense-replace", str(moe.first_dense))
-            yield ("--moe-layer-freq", str(moe.freq))
-        elif flag[0] == "--moe-shared-expert-intermediate-size" and not model_args.shared_width(model) % moe.expert_ffn:
-            yield ("--n-shared-experts", str(model_args.shared_width(model) // moe.expert_ffn))
-            if moe.shared_gate:
-                yield ("--shared-expert-gate",)
-        else:
-            yield flag
-
-
 def context_algorithm(s: Strategy) -> Iterator[Flag]:
     """MindSpeed's names for how context-parallel ranks communicate (features_manager/context_parallel)."""
     if s.cp == 1:
@@ -208,7 +116,7 @@ def context_algorithm(s: Strategy) -> Iterator[Flag]:
 def _fused_kernels(model: Architecture) -> Iterator[Flag]:
     if model.norm == "rmsnorm":
         yield ("--use-fused-rmsnorm",)
-    if model.gated_mlp and model.activation not in _GATED:
+    if model.gated_mlp and model.activation not in GATED:
         yield ("--use-fused-swiglu",)
     if model.position == "rope":
         yield ("--use-rotary-position-embeddings",)
