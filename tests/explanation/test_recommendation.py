@@ -21,6 +21,7 @@ from cpsolver.search.search import search
 from tests.support.generated import random_problem
 from tests.support.oracle import legal, small_enough, strategies
 from tests.support.problems import chip_spec, problem_of
+from tests.support.selection import night
 from tests.support.tables import quick_tables
 
 SAFEST = 0.2
@@ -42,7 +43,7 @@ def risk_of(problem: Problem, strategy: Strategy) -> float:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("start", "count"), [(100, 2), *((start, 8) for start in (200, 300))])
+@pytest.mark.parametrize(("start", "count"), [(100, 4), *(night(start, 8) for start in (200, 300))])
 def test_roles_are_the_best_of_all_plans_within_their_limits(start: int, count: int) -> None:
     told = 0
     for problem in tiny(start, count):

@@ -205,7 +205,8 @@ def _when(stack: str, name: str) -> ParameterSet:
     """One that shards by both chip types is quick; those on one chip have the most plans."""
     if (stack, name) == ("fsdp-composer", "mixed"):
         return pytest.param(stack, name)
-    return night(stack, name) if name == "one chip" else full(stack, name)
+    like_another = name == "one chip" or (stack, name) == ("fsdp-torchtitan", "two nodes")
+    return night(stack, name) if like_another else full(stack, name)
 
 
 @pytest.mark.parametrize(("stack", "name"), [_when(stack, name) for stack, name in _PAIRS])

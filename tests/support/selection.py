@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from _pytest.mark import ParameterSet
 
-MORE = 3
+MORE = 2
 """Cases of a kind that `make test-all` adds to those of `make test`."""
+EVERY = 6
+"""Of many cases that `make test` leaves out, every so many-th is for `make test-all`."""
 
 
 def full(*case: Any) -> ParameterSet:
@@ -34,13 +36,13 @@ def later(cases: Iterable[tuple[Any, ...]]) -> list[ParameterSet]:
 
 
 def only(quick: Callable[..., bool], cases: Iterable[tuple[Any, ...]]) -> list[ParameterSet]:
-    """Cases of several parameters: those that `quick` chooses are for `make test`; of the others every fourth is for
+    """Cases of several parameters: those that `quick` chooses are for `make test`; of the others every EVERY-th is for
     `make test-all` and the rest for the night."""
     chosen, left = list[ParameterSet](), 0
     for case in cases:
         if quick(*case):
             chosen.append(pytest.param(*case))
         else:
-            chosen.append(night(*case) if left % (MORE + 1) else full(*case))
+            chosen.append(night(*case) if left % EVERY else full(*case))
             left += 1
     return chosen
