@@ -155,10 +155,24 @@ def _of_experts(given: Written) -> Iterator[tuple[str, str]]:
         if given.get(field) and given.number("moe.shared_experts", 0) == 0:
             yield "moe.shared_experts", f"{given.shown(field)} but {given.shown('moe.shared_experts', 0)}"
     dense = "moe" if "moe" not in given else "moe.first_dense" if first else "moe.freq" if (every or 1) > 1 else None
+    if given.get("moe.shortcut"):
+        dense = "moe.shortcut"
+        yield from _of_shortcut(given)
     if "layer_pattern" in given:
         dense = "layer_pattern" if "-" in str(given["layer_pattern"]) else None
     if given.number("ffn") == 0 and dense:
         yield "ffn", f"ffn is 0 but {given.shown(dense)}: some layers have a dense MLP"
+
+
+def _of_shortcut(given: Written) -> Iterator[tuple[str, str]]:
+    """What a layer of two attentions and two dense blocks beside its experts cannot have."""
+    others = {"moe.first_dense": 0, "moe.freq": 1, "norms_per_layer": 2, "mtp_layers": 0, "residual_streams": 1}
+    for field, only in others.items():
+        if given.number(field, only) != only:
+            yield field, f"moe.shortcut is true but {given.shown(field)}: must be {only}"
+    for field in ("layer_pattern", "linear_attention", "attention.sliding_window", "attention.indexer"):
+        if field in given:
+            yield field, f"moe.shortcut is true but {given.shown(field)}: its layers are alike, with full attention"
 
 
 def _of_groups(given: Written) -> Iterator[tuple[str, str]]:

@@ -225,6 +225,39 @@ def _gemma4(r: Reader) -> Fields:
     return {**fields, "attention": attention}
 
 
+def _longcat(r: Reader) -> Fields:
+    """LongCat-Flash: latent attention and a dense block twice a layer, experts beside them, some that do nothing."""
+    r.refuse(r.get("zero_expert_type", default="identity") != "identity", "zero_expert_type: not identity")
+    heads = r.size("num_attention_heads")
+    return {
+        "layers": r.size("num_layers"),
+        "hidden": r.size("hidden_size"),
+        "ffn": r.size("ffn_hidden_size"),
+        "heads": heads,
+        "kv_heads": heads,
+        "head_dim": r.get("qk_nope_head_dim", default=128),
+        "vocab": r.size("vocab_size"),
+        "max_positions": r.get("max_position_embeddings"),
+        "tied_embeddings": bool(r.get("tie_word_embeddings", default=False)),
+        "attention": {
+            "kind": "mla",
+            "q_lora": r.get("q_lora_rank"),
+            "kv_lora": r.size("kv_lora_rank"),
+            "qk_nope": r.get("qk_nope_head_dim", default=128),
+            "qk_rope": r.get("qk_rope_head_dim", default=64),
+            "v_head": r.get("v_head_dim", default=128),
+        },
+        "moe": {
+            "experts": r.size("n_routed_experts"),
+            "zero_experts": r.get("zero_expert_num", default=0),
+            "top_k": r.size("moe_topk"),
+            "expert_ffn": r.size("expert_ffn_hidden_size"),
+            "router_bias": True,
+            "shortcut": True,
+        },
+    }
+
+
 HYBRID: dict[str, Callable[[Reader], Fields]] = {
     "nemotron_h": _nemotron_h,
     "qwen3_next": _qwen_linear,
@@ -237,5 +270,6 @@ HYBRID: dict[str, Callable[[Reader], Fields]] = {
     "glm4_moe_lite": _latent,
     "deepseek_v4": _deepseek_v4,
     "gemma4_text": _gemma4,
+    "longcat_flash": _longcat,
 }
 """model_type -> how its configuration is read."""

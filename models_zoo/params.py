@@ -64,15 +64,16 @@ def layer_parameters(arch: Architecture, layer_index: int = 0) -> LayerParameter
     experts = arch.has_experts(layer_index)
     router, all_experts, active, shared = _experts(arch, arch.moe) if experts and arch.moe else (0, 0, 0, 0)
     one_mixer_per_layer = arch.layer_pattern is not None
-    dense = arch.has_feed_forward(layer_index) and not experts
+    shortcut = arch.moe is not None and arch.moe.shortcut
+    dense, twice = arch.has_feed_forward(layer_index) and (shortcut or not experts), 2 if shortcut else 1
     return LayerParameters(
-        attention_qkv=qkv,
-        attention_out=out,
-        attention_norms=inner_norms,
+        attention_qkv=twice * qkv,
+        attention_out=twice * out,
+        attention_norms=twice * inner_norms,
         selection=_selection(arch, layer_index) if mixer == "attention" else 0,
         mixer=_other_mixer(arch, mixer),
-        mlp=_mlp(arch, arch.hidden, arch.ffn) if dense else 0,
-        norms=(1 if one_mixer_per_layer else arch.norms_per_layer) * _norm(arch),
+        mlp=twice * _mlp(arch, arch.hidden, arch.ffn) if dense else 0,
+        norms=twice * (1 if one_mixer_per_layer else arch.norms_per_layer) * _norm(arch),
         streams=2 * _streams(arch, arch.residual_streams + 2, 3),
         router=router,
         experts=all_experts,
@@ -280,9 +281,9 @@ def _experts(arch: Architecture, moe: Moe) -> tuple[int, int, int, int]:
     expert = _mlp(arch, moe.latent or arch.hidden, moe.expert_ffn)
     shared = _mlp(arch, arch.hidden, moe.shared_ffn or moe.expert_ffn) * moe.shared_experts
     gate = arch.hidden if moe.shared_gate else 0
-    router = _linear(arch.hidden, moe.experts, moe.router_bias)
+    router = _linear(arch.hidden, moe.choices, moe.router_bias)
     latent = 2 * arch.hidden * moe.latent if moe.latent else 0
-    return router + latent, moe.experts * expert, moe.top_k * expert, shared + gate
+    return router + latent, moe.experts * expert, round(moe.computed * expert), shared + gate
 
 
 def _mamba(mamba: Mamba, hidden: int) -> int:

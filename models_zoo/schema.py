@@ -23,6 +23,8 @@ SpecialLayer = Literal[
     "sparse_attention",
     "compressed_attention",
     "latent_experts",
+    "zero_experts",
+    "shortcut_experts",
     "own_widths",
     "parallel_blocks",
 ]
@@ -34,6 +36,8 @@ SPECIAL_LAYERS: Mapping[SpecialLayer, str] = {
     "sparse_attention": "sparse attention with an indexer",
     "compressed_attention": "compressed sparse attention",
     "latent_experts": "experts that work in a width of their own (latent)",
+    "zero_experts": "experts that do nothing",
+    "shortcut_experts": "experts beside two dense blocks of a layer (shortcut)",
     "own_widths": "heads of another width in layers that attend fully",
     "parallel_blocks": "attention and feed-forward side by side (one norm a layer)",
 }
@@ -109,7 +113,9 @@ class Moe(_ArchitectureRecord):
 
     `latent` is the width the routed experts work in when it is not the model's own; `shared_ffn` is the
     width of one shared expert (default: `expert_ffn`). Of `groups` of neighbouring experts, equal in number, a token's
-    are all in `top_groups`: every one where the router has no groups.
+    are all in `top_groups`: every one where the router has no groups. Beside them the router chooses among
+    `zero_experts`, which give a token back as it is. `shortcut`: each layer is attention and a dense block, twice; its
+    experts take what goes into the first dense block, and are added at the layer's end (LongCat, arXiv:2509.01322).
     """
 
     experts: PositiveInt
@@ -126,6 +132,18 @@ class Moe(_ArchitectureRecord):
     offset: NonNegativeInt = 0
     router_bias: bool = False
     hash_routed_layers: NonNegativeInt = 0
+    zero_experts: NonNegativeInt = 0
+    shortcut: bool = False
+
+    @property
+    def choices(self) -> int:
+        """What the router scores for a token: experts, and those that do nothing."""
+        return self.experts + self.zero_experts
+
+    @property
+    def computed(self) -> float:
+        """Experts that compute for a token, of its `top_k`: the mean, where all are chosen equally often."""
+        return self.top_k * self.experts / self.choices
 
     @property
     def shared_width(self) -> int:
@@ -320,6 +338,8 @@ def special_layers(arch: Architecture) -> tuple[SpecialLayer, ...]:
         "sparse_attention": attention.indexer is not None and attention.kind != "csa",
         "compressed_attention": attention.kind == "csa",
         "latent_experts": moe is not None and moe.latent is not None,
+        "zero_experts": moe is not None and moe.zero_experts > 0,
+        "shortcut_experts": moe is not None and moe.shortcut,
         "own_widths": attention.owns_widths,
         "parallel_blocks": arch.norms_per_layer == 1 and arch.layer_pattern is None,
     }

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
+from operator import add
 
 import numpy as np
 
 from cpsolver.cost import gemms
 from cpsolver.cost.chip_speeds import ChipSpeeds
 from cpsolver.cost.compute import Traffic, stream
-from cpsolver.cost.kinds import LayerKind, problem_of
+from cpsolver.cost.kinds import LayerKind, over_parts, problem_of
 from cpsolver.cost.memory import LayerBytes, layer_bytes
 from cpsolver.cost.shard import Floats, Shard
 from cpsolver.cost.zero_memory import dropped
@@ -63,6 +65,19 @@ def _at_work(problem: Problem, shard: Shard, kind: LayerKind, layer: LayerBytes)
     functions = training.recompute_activation_function
     if not (problem.narrow_activations or training.activation_offload or functions or training.moe_zero_memory):
         return layer
+    each = [[count * of for of in _saved(problem, shard, part)] for part, count in kind.parts]
+    saved, inside, held = (reduce(add, of) for of in zip(*each, strict=True))
+    return replace(
+        layer,
+        full=np.maximum(layer.full - saved, layer.checkpoint),
+        freed=layer.freed - inside,
+        buffer=layer.buffer + held,
+    )
+
+
+def _saved(problem: Problem, shard: Shard, kind: LayerKind) -> tuple[Floats, Floats, Floats]:
+    """Bytes that switches save of what a layer keeps, those of them that each module drops anyway, and those that are
+    there all the same while a layer is at work."""
     parts = [
         offloaded(problem, shard, kind),
         recomputed_functions(problem, shard, kind),
@@ -74,13 +89,7 @@ def _at_work(problem: Problem, shard: Shard, kind: LayerKind, layer: LayerBytes)
     saved = np.asarray(sum(each for each, _ in parts))
     inside = np.stack([sum((less.get(name, 0.0) for _, less in parts), 0.0 * saved) for name in MODULES])
     held = techniques().offload_layers_held * away + techniques().function_results_held * again
-    held = held + zero.held if zero else held
-    return replace(
-        layer,
-        full=np.maximum(layer.full - saved, layer.checkpoint),
-        freed=layer.freed - inside,
-        buffer=layer.buffer + held,
-    )
+    return saved, inside, held + zero.held if zero else held
 
 
 def recomputed_functions(problem: Problem, shard: Shard, kind: LayerKind) -> tuple[Floats, Inside]:
@@ -187,7 +196,7 @@ def offload_seconds(
     training = problem.spec.training
     if not (training.activation_offload or training.offload_layers):
         return np.zeros(len(shard.tp))
-    sent = offloaded(problem, shard, kind)[0]
+    sent = over_parts(kind, lambda part: offloaded(problem, shard, part)[0])
     if training.offload_layers:
         sent = _share_away(problem) * _at_work(problem, shard, kind, layer_bytes(problem, shard, kind)).full
     trip = sent / chip.host_bandwidth_bytes_s
@@ -210,7 +219,7 @@ def _widths(problem: Problem, kind: LayerKind) -> tuple[float, float]:
     moe = problem.model.moe
     if not kind.experts or moe is None:
         return 0.0, 0.0
-    return gemms.routed_load(problem) * moe.top_k * moe.expert_ffn, float(moe.shared_width)
+    return gemms.routed_load(problem) * moe.computed * moe.expert_ffn, float(moe.shared_width)
 
 
 def _expert_inputs(problem: Problem, shard: Shard, kind: LayerKind) -> Floats:
@@ -218,4 +227,4 @@ def _expert_inputs(problem: Problem, shard: Shard, kind: LayerKind) -> Floats:
     moe = problem.model.moe
     if not kind.experts or moe is None:
         return np.zeros(len(shard.tp))
-    return np.asarray(gemms.routed_load(problem) * moe.top_k * problem.model.expert_width * shard.etp / shard.tp)
+    return np.asarray(gemms.routed_load(problem) * moe.computed * problem.model.expert_width * shard.etp / shard.tp)

@@ -126,7 +126,8 @@ def every_adapter(problem: Problem) -> tuple[Adapter, ...]:
     """Those of all kinds of layers."""
     both: tuple[Block, ...] = ("attention", "mlp")
     kinds = layer_kinds(problem.model) if problem.lora is not None else ()
-    return tuple(each for kind in kinds for block in both for each in adapters(problem, kind, block))
+    parts = [part for kind in kinds for part, _ in kind.parts]
+    return tuple(each for part in parts for block in both for each in adapters(problem, part, block))
 
 
 def splits_rank(problem: Problem) -> bool:
@@ -143,9 +144,10 @@ def layer_adapter_parameters(problem: Problem, routed: bool | None = None) -> tu
     both: tuple[Block, ...] = ("attention", "mlp")
     return tuple(
         sum(
-            rank * (each.inputs + each.outputs)
+            count * rank * (each.inputs + each.outputs)
+            for part, count in kind.parts
             for block in both
-            for each in adapters(problem, kind, block)
+            for each in adapters(problem, part, block)
             if routed in (None, each.routed)
         )
         for kind in layer_kinds(problem.model)
@@ -157,7 +159,7 @@ def _copies(problem: Problem, shard: Shard, each: Adapter, load: float) -> Float
     moe = problem.model.moe
     if not each.routed or moe is None:
         return np.ones(len(shard.tp))
-    return load * moe.top_k / shard.tp.astype(np.float64)
+    return load * moe.computed / shard.tp.astype(np.float64)
 
 
 def adapter_gemms(

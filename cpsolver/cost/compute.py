@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 from operator import add
 from typing import Literal, NamedTuple
@@ -74,6 +74,15 @@ class EndSeconds:
 
 def layer_seconds(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -> LayerSeconds:
     """One transformer layer of that kind on one device."""
+    if not kind.made_of:
+        return part_of_layer_seconds(problem, chip, shard, kind)
+    each = [(count, part_of_layer_seconds(problem, chip, shard, part)) for part, count in kind.made_of]
+    names = [field.name for field in fields(LayerSeconds)]
+    return LayerSeconds(*(reduce(add, (count * getattr(of, name) for count, of in each)) for name in names))
+
+
+def part_of_layer_seconds(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -> LayerSeconds:
+    """The same of a layer with one mixer and one feed-forward block, or of such a part of one."""
     mixer = shard.of_distinct(OF_EXPERTS, lambda part: _mixer_seconds(problem, chip, part, kind))
     block = shard.of_distinct(NOT_COMPUTED, lambda part: _block_seconds(problem, chip, part, kind))
     host = _host_seconds(problem, shard, kind)
@@ -82,7 +91,10 @@ def layer_seconds(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -
 
 def layer_operators(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -> list[Operator]:
     """What `layer_seconds` adds up to forward and backward."""
-    return [*_mixer(problem, chip, shard, kind), *_block(problem, chip, shard, kind)]
+    found: list[Operator] = []
+    for part, count in kind.parts:
+        found += count * [*_mixer(problem, chip, shard, part), *_block(problem, chip, shard, part)]
+    return found
 
 
 def _host_seconds(problem: Problem, shard: Shard, kind: LayerKind) -> Floats:
@@ -386,13 +398,14 @@ class Traffic(NamedTuple):
 def _outside_feed_forward(problem: Problem, shard: Shard, tokens: Floats, kind: LayerKind) -> list[Traffic]:
     """Norms, residuals, rotary embedding, and the gate on attention's output where there is one."""
     model, training = problem.model, problem.spec.training
-    own, count = tokens / shard.sequence_split, norms(model)
+    own, count = tokens / shard.sequence_split, norms(model, kind)
     normed = count * 2 * model.hidden * own
     # Each of several residual streams is read by its norm, to be joined, and to be mixed with the others, and written.
     streams = model.residual_streams
     passes = 3 if streams == 1 else 4 * streams + 2
-    residuals = kind.branches * (passes + training.dropout) * model.hidden * own
-    outside = Traffic("norms and residuals", normed + residuals, count + 1.5 * kind.branches, "norm_traffic")
+    additions = kind.branches or 1
+    residuals = additions * (passes + training.dropout) * model.hidden * own
+    outside = Traffic("norms and residuals", normed + residuals, count + 1.5 * additions, "norm_traffic")
     if not kind.attends:
         return [outside]
     heads = (model.heads + model.kv_heads) / shard.tp.astype(np.float64)
@@ -419,7 +432,7 @@ def _routing(problem: Problem, shard: Shard, tokens: Floats) -> list[Traffic]:
     model, moe = problem.model, problem.model.moe
     assert moe is not None
     gates = 2 if model.gated_mlp else 1
-    routed = gemms.routed_load(problem) * moe.top_k * moe.expert_ffn  # whatever etp: wider parts of fewer tokens
+    routed = gemms.routed_load(problem) * moe.computed * moe.expert_ffn  # whatever etp: wider parts of fewer tokens
     fused = np.where((shard.etp == 1) & problem.fused_experts, routed, 0.0)
     alone = (gates + 1) * (routed - fused + moe.shared_width) / shard.tp * tokens
     moved = reordered_rows(problem, shard) * model.expert_width * tokens / shard.sequence_split

@@ -126,7 +126,8 @@ def expert_gemms(model: Architecture, shard: Shard, load: float = 1.0) -> list[G
     """Router, shared experts and the routed experts that a device holds, under `load` times its even share of tokens.
 
     Of T tokens a device has T / tp to itself. The etp * ep devices that shard the experts send all of theirs to
-    top_k experts each: T / tp * etp * ep * top_k / experts rows for an expert, each of whose etp ranks sees them all.
+    `Moe.computed` experts each: T / tp * etp * ep * computed / experts rows for an expert, each of whose etp ranks sees
+    them all.
     Projections to a latent width and back are whole on every rank, for its own tokens.
     """
     moe = model.moe
@@ -134,11 +135,11 @@ def expert_gemms(model: Architecture, shard: Shard, load: float = 1.0) -> list[G
     tp = shard.tp.astype(np.float64)
     hidden = np.full_like(tp, model.hidden)
     local = np.maximum(1.0, moe.experts / shard.ep)
-    rows = load * moe.top_k * (shard.etp / tp) / local
+    rows = load * moe.computed * (shard.etp / tp) / local
     ffn = moe.expert_ffn / shard.etp.astype(np.float64)
     width = np.full_like(tp, model.expert_width)
     made_of = [
-        Gemm("router", np.full_like(tp, moe.experts), hidden),
+        Gemm("router", np.full_like(tp, moe.choices), hidden),
         Gemm("experts up", ffn * (2 if model.gated_mlp else 1), width, rows, local, grouped=True),
         Gemm("experts down", width, ffn, rows, local, grouped=True),
     ]
@@ -180,6 +181,15 @@ def routed_load(problem: Problem) -> float:
     training = problem.spec.training
     most, limit = training.expert_imbalance, training.expert_capacity_factor
     return most if limit is None else min(most, limit)
+
+
+def copies_sent(problem: Problem) -> float:
+    """Of a token's `top_k` choices those whose copies travel: experts that do nothing need none, but get one in some
+    frameworks."""
+    moe = problem.model.moe
+    if moe is None:
+        return 0.0
+    return moe.computed + float(problem.stack.zero_experts_sent) * (moe.top_k - moe.computed)
 
 
 def visible_share(model: Architecture, sequence: int, causal: float, full_attention: bool) -> float:

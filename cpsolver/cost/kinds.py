@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import add
 
 import numpy as np
 
-from cpsolver.cost.shard import Ints
+from cpsolver.cost.shard import Floats, Ints
 from cpsolver.problem.problem import Problem
 from models_zoo import Architecture
 from models_zoo.schema import Mixer
@@ -21,7 +23,8 @@ class LayerKind:
     the whole sequence or a window. `branches`: residual additions one after another, one where attention and
     feed-forward stand side by side or a layer is one block alone. `compression`: tokens to a key beyond the window, 0
     for none there; `selects`: an indexer selects among the keys, and the layer itself `scores` them or takes the choice
-    of one before it.
+    of one before it. `made_of`: the kinds of its blocks and how many of each, where a layer has more than one mixer and
+    one feed-forward block; of such a block `branches` is 0 where it adds to the residual what another's norm gave it.
     """
 
     experts: bool
@@ -32,6 +35,12 @@ class LayerKind:
     compression: int = 1
     selects: bool = False
     scores: bool = False
+    made_of: tuple[tuple[LayerKind, int], ...] = ()
+
+    @property
+    def parts(self) -> tuple[tuple[LayerKind, int], ...]:
+        """What a layer is made of: of most kinds, once itself."""
+        return self.made_of or ((self, 1),)
 
     @property
     def attends(self) -> bool:
@@ -90,6 +99,11 @@ def counts_before(
     return np.concatenate([np.zeros((len(ones), 1), dtype=np.int64), by_chunk.cumsum(axis=1)], axis=1)
 
 
+def over_parts(kind: LayerKind, each: Callable[[LayerKind], Floats]) -> Floats:
+    """The sum of something over all that a layer of that kind is made of."""
+    return reduce(add, (count * each(part) for part, count in kind.parts))
+
+
 def model_of(model: Architecture, kind: LayerKind) -> Architecture:
     """The model as if all of its layers had the widths of that kind's: the same object where all have."""
     own = model.attention.owns_widths and kind.attends and kind.full_attention
@@ -112,12 +126,25 @@ def problem_of(problem: Problem, kind: LayerKind) -> Problem:
     return problem.of_model(model_of(problem.model, kind))
 
 
-def norms(model: Architecture) -> int:
-    """Norms of a layer beside those inside its mixer: one where layers are one block alone."""
+def norms(model: Architecture, kind: LayerKind) -> int:
+    """Norms of a layer beside those inside its mixer: one where layers are one block alone, none in `made_of`'s
+    blocks that take another's."""
+    if not kind.branches:
+        return 0
     return 1 if model.layer_pattern is not None else model.norms_per_layer
 
 
+_PAIR = LayerKind(experts=False, full_attention=True)
+_SHORTCUT = LayerKind(
+    experts=True,
+    full_attention=True,
+    made_of=((_PAIR, 2), (LayerKind(experts=True, full_attention=True, mixer="none", branches=0), 1)),
+)
+
+
 def _kind(model: Architecture, index: int) -> LayerKind:
+    if model.moe is not None and model.moe.shortcut:
+        return _SHORTCUT
     mixer = model.mixer(index)
     fully = mixer != "attention" or model.attends_fully(index)
     one_block = model.layer_pattern is not None or model.norms_per_layer == 1

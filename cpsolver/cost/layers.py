@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 
 import numpy as np
 
 from cpsolver.cost import comm, compute
 from cpsolver.cost.activation_switches import offload_seconds, recomputed_function_seconds
-from cpsolver.cost.kinds import layer_kinds
+from cpsolver.cost.kinds import LayerKind, layer_kinds, over_parts
 from cpsolver.cost.modules import module_seconds
 from cpsolver.cost.shard import Floats, Shard
 from cpsolver.cost.zero_memory import restoring_seconds
 from cpsolver.problem.problem import Problem
 from hw_specs import Chip
+
+
+@dataclass(frozen=True)
+class Part:
+    """So many equal parts of a layer: what one computes and communicates."""
+
+    kind: LayerKind
+    count: int
+    own: compute.LayerSeconds
+    inside: comm.LayerComm
+
+    @classmethod
+    def of(cls, problem: Problem, chip: Chip, shard: Shard, kind: LayerKind, count: int) -> Part:
+        """One of that kind, on one chip type."""
+        own = compute.part_of_layer_seconds(problem, chip, shard, kind)
+        pass_s = compute.mean_pass(kind, own)
+        return cls(kind, count, own, comm.layer_comm(problem, chip, shard, own.core, kind, pass_s))
 
 
 @dataclass(frozen=True)
@@ -23,7 +43,7 @@ class Layers:
     `forward` and `backward` with all communication (`tensor`, both directions) and no shorter than the host takes;
     `own` the same two without communication; `offload` what trips of activations to the host and back take longer than
     both passes; `again` activation functions that run again in a layer that is not recomputed; `restored` what experts
-    do not keep and make again in any layer. `parts`: of each kind what a layer computes and communicates.
+    do not keep and make again in any layer. `parts`: of each kind what each part of a layer computes and communicates.
     """
 
     forward: Floats
@@ -33,7 +53,7 @@ class Layers:
     offload: Floats
     again: Floats
     restored: Floats
-    parts: list[tuple[compute.LayerSeconds, comm.LayerComm]]
+    parts: list[list[Part]]
 
     @property
     def waits(self) -> Floats:
@@ -44,25 +64,22 @@ class Layers:
     def of(cls, problem: Problem, chip: Chip, shard: Shard) -> Layers:
         """Of every kind in the model's layers."""
         kinds = layer_kinds(problem.model)
-        own = [compute.layer_seconds(problem, chip, shard, kind) for kind in kinds]
-        inside = [
-            comm.layer_comm(problem, chip, shard, each.core, kind, compute.mean_pass(kind, each))
-            for each, kind in zip(own, kinds, strict=True)
-        ]
-        both = list(zip(own, inside, strict=True))
-        timed = list(zip(kinds, both, strict=True))
-        forward = [compute.whole_pass(kind, own.forward + more.forward, own.host) for kind, (own, more) in timed]
-        backward = [compute.whole_pass(kind, own.backward + more.backward, own.host) for kind, (own, more) in timed]
+        parts = [[Part.of(problem, chip, shard, *part) for part in kind.parts] for kind in kinds]
+        own = [_sums(of, lambda part: (part.own.forward, part.own.backward, part.own.host)) for of in parts]
+        inside = [_sums(of, lambda part: (part.inside.forward, part.inside.backward)) for of in parts]
+        timed = list(zip(kinds, own, inside, strict=True))
+        forward = [compute.whole_pass(kind, first + more, host) for kind, (first, _, host), (more, _) in timed]
+        backward = [compute.whole_pass(kind, last + more, host) for kind, (_, last, host), (_, more) in timed]
         passes = zip(kinds, zip(forward, backward, strict=True), strict=True)
         return cls(
             forward=np.stack(forward),
             backward=np.stack(backward),
-            tensor=np.stack([more.forward + more.backward for more in inside]),
-            own=(np.stack([layer.forward for layer in own]), np.stack([layer.backward for layer in own])),
+            tensor=np.stack([first + last for first, last in inside]),
+            own=(np.stack([first for first, _, _ in own]), np.stack([last for _, last, _ in own])),
             offload=np.stack([offload_seconds(problem, chip, shard, kind, each) for kind, each in passes]),
-            again=np.stack([recomputed_function_seconds(problem, chip, shard, kind) for kind in kinds]),
-            restored=np.stack([restoring_seconds(problem, chip, shard, kind) for kind in kinds]),
-            parts=both,
+            again=_over_kinds(kinds, lambda part: recomputed_function_seconds(problem, chip, shard, part)),
+            restored=_over_kinds(kinds, lambda part: restoring_seconds(problem, chip, shard, part)),
+            parts=parts,
         )
 
     @property
@@ -72,5 +89,18 @@ class Layers:
 
     def modules(self, problem: Problem, chip: Chip, shard: Shard) -> Floats:
         """Of each of MODULES, (kinds, MODULES, shards)."""
-        timed = zip(layer_kinds(problem.model), self.parts, strict=True)
-        return np.stack([module_seconds(problem, chip, shard, kind, *parts) for kind, parts in timed])
+        timed = [
+            [of.count * module_seconds(problem, chip, shard, of.kind, of.own, of.inside) for of in parts]
+            for parts in self.parts
+        ]
+        return np.stack([reduce(add, each) for each in timed])
+
+
+def _sums(parts: list[Part], of: Callable[[Part], tuple[Floats, ...]]) -> tuple[Floats, ...]:
+    """Of some seconds of each part, what a whole layer takes."""
+    counted = [[part.count * each for each in of(part)] for part in parts]
+    return tuple(reduce(add, each) for each in zip(*counted, strict=True))
+
+
+def _over_kinds(kinds: tuple[LayerKind, ...], each: Callable[[LayerKind], Floats]) -> Floats:
+    return np.stack([over_parts(kind, each) for kind in kinds])

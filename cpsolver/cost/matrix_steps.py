@@ -57,6 +57,10 @@ class Matrix:
 
 def layer_matrices(problem: Problem, shard: Shard, kind: LayerKind) -> list[Matrix]:
     """The matrices of a layer of that kind. Vectors, convolutions and biases are none."""
+    return [each for part, count in kind.parts for each in count * _part_matrices(problem, shard, part)]
+
+
+def _part_matrices(problem: Problem, shard: Shard, kind: LayerKind) -> list[Matrix]:
     model, ones = model_of(problem.model, kind), np.ones_like(shard.tp)
     own = _weights(problem, model, shard, kind)
     whole = _weights(problem, model, replace(shard, tp=ones, etp=ones), kind)

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 
 import numpy as np
 
 from cpsolver.cost.adapters import adapter_bytes, layer_adapter_parameters, widest_result
-from cpsolver.cost.gemms import core_kv_heads, core_widths, routed_load, sent_widths, triangle_copies, unmasked_blocks
+from cpsolver.cost.gemms import (
+    copies_sent,
+    core_kv_heads,
+    core_widths,
+    routed_load,
+    sent_widths,
+    triangle_copies,
+    unmasked_blocks,
+)
 from cpsolver.cost.kinds import LayerKind, examples, kind_of_layers, kind_shares, norms, problem_of
 from cpsolver.cost.modules import freed_bytes
 from cpsolver.cost.recurrence import held_whole, mixer_gemms, recurrence
@@ -99,6 +109,20 @@ class StageBytes:
 
 
 def layer_bytes(problem: Problem, shard: Shard, kind: LayerKind) -> LayerBytes:
+    """What a layer of that kind keeps. Of several blocks one runs backward at a time, beside the gradient of what the
+    others added to the layer's end."""
+    if not kind.made_of:
+        return _block_bytes(problem, shard, kind)
+    each = [(count, _block_bytes(problem, shard, part)) for part, count in kind.made_of]
+    return LayerBytes(
+        full=reduce(add, (count * of.full for count, of in each)),
+        freed=reduce(add, (count * of.freed for count, of in each)),
+        checkpoint=each[0][1].checkpoint,
+        buffer=np.max([of.buffer for _, of in each], axis=0) + each[0][1].checkpoint,
+    )
+
+
+def _block_bytes(problem: Problem, shard: Shard, kind: LayerKind) -> LayerBytes:
     """Activation bytes of a layer, tensor by tensor (the count of arXiv:2205.05198, for any widths and kernels).
 
     Kept: inputs of the norms and of the GEMMs after them, dropout masks (1 byte), q, k, v, attention's output,
@@ -114,8 +138,8 @@ def layer_bytes(problem: Problem, shard: Shard, kind: LayerKind) -> LayerBytes:
     own = tokens / shard.sequence_split
     heads = model.heads / shard.tp.astype(np.float64)
     streams = model.residual_streams * (model.residual_streams > 1)  # what is joined before each block
-    normed = kind.branches if problem.lora is None else int(kind.experts)
-    inputs = problem.element_bytes * (norms(model) + normed + kind.branches * streams) * model.hidden * own
+    normed = kind.branches if problem.lora is None else int(kind.experts and kind.branches > 0)
+    inputs = problem.element_bytes * (norms(model, kind) + normed + kind.branches * streams) * model.hidden * own
     masks = kind.branches * dropout * model.hidden * own
     share, wide = unmasked_blocks(problem)[0], sum(core_widths(model))
     scores = ((1 + dropout) * problem.element_bytes + dropout) * heads * tokens * problem.sequence * share
@@ -217,11 +241,11 @@ def _feed_forward_elements(problem: Problem, shard: Shard, kind: LayerKind) -> t
         return gates * model.ffn / tp, (gates + (problem.lora is None)) * model.ffn / tp
     moe, load = model.moe, routed_load(problem)
     assert moe is not None
-    width = load * moe.top_k * moe.expert_ffn + moe.shared_width
+    width = load * moe.computed * moe.expert_ffn + moe.shared_width
     # Tokens that an expert's ranks have gathered, in the experts' order, and results of a device's own tokens.
     gathered, results = load * shard.etp / tp, problem.stack.kept_expert_outputs / shard.sequence_split
     latent = 2 * (moe.latent or 0) / shard.sequence_split  # what is sent, and what comes back
-    sent = moe.top_k * model.expert_width * (gathered + results) + latent
+    sent = copies_sent(problem) * model.expert_width * (gathered + results) + latent
     return gates * width / tp, (gates + 1) * width / tp + sent
 
 

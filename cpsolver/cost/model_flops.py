@@ -22,8 +22,8 @@ def model_flops_per_step(problem: Problem) -> float:
     """
     model = problem.model
     kinds = layer_kinds(model)
-    layers = sum(share * _used(problem, kind) for kind, share in zip(kinds, kind_shares(model), strict=True))
-    module = 2 * model.hidden**2 + _used(problem, kinds[kind_of_layers(model)[-1]])
+    layers = sum(share * _of_layer(problem, kind) for kind, share in zip(kinds, kind_shares(model), strict=True))
+    module = 2 * model.hidden**2 + _of_layer(problem, kinds[kind_of_layers(model)[-1]])
     heads = (1 + model.mtp_layers) * model.hidden * model.vocab * _computed(problem)
     per_token = model.layers * layers + model.mtp_layers * module + heads
     return 6.0 * per_token * problem.sequence * problem.batch + _encoder_flops(problem)
@@ -43,10 +43,13 @@ def _encoder_flops(problem: Problem) -> float:
     return each * images.patches * images.per_sequence * problem.batch
 
 
-def _used(problem: Problem, kind: LayerKind) -> float:
-    """Weights of a layer of that kind that a token uses, and pairs of elements that attention multiplies for it.
+def _of_layer(problem: Problem, kind: LayerKind) -> float:
+    return sum(count * _used(problem, part) for part, count in kind.parts)
 
-    A frozen weight counts two thirds.
+
+def _used(problem: Problem, kind: LayerKind) -> float:
+    """Weights of a layer of that kind, or of a part of one, that a token uses, and pairs of elements that attention
+    multiplies for it. A frozen weight counts two thirds.
     """
     model, whole = model_of(problem.model, kind), Shard.of(1, 1, False, True)
     made_of = mixer_gemms(model, whole, kind) + gemms.block_gemms(model, whole, kind)

@@ -38,7 +38,7 @@ def applicable(problem: Problem) -> Modules:
 
 @lru_cache(maxsize=64)
 def _applicable(model: Architecture, fused: bool) -> Modules:
-    kinds, moe = layer_kinds(model), model.moe
+    kinds, moe = [part for kind in layer_kinds(model) for part, _ in kind.parts], model.moe
     dense, experts = any(kind.dense for kind in kinds), any(kind.experts for kind in kinds)
     may = {
         "core_attn": any(kind.attends for kind in kinds),
@@ -77,8 +77,9 @@ def _sets(model: Architecture, names: Modules) -> tuple[Modules, ...]:
     whole: list[Modules] = [("moe",)] if "moe" in names else []
     if "mlp" in names:
         moe = model.moe
-        dense_is_wider = moe is None or model.ffn > moe.top_k * moe.expert_ffn + moe.shared_width
-        with_mlp: list[Modules] = [*blocks, *whole] if not whole or dense_is_wider else whole
+        dense_is_wider = moe is None or model.ffn > moe.computed * moe.expert_ffn + moe.shared_width
+        both = dense_is_wider or (moe is not None and moe.shortcut)
+        with_mlp: list[Modules] = [*blocks, *whole] if not whole or both else whole
         whole = [*whole, *(("mlp", *modules) for modules in with_mlp)]
     sets = {canonical_modules(chain(*choice)) for choice in product(*parts, [*blocks, *whole])} - {(), CORE}
     sets |= {OPERATORS} if "operators" in names else set()
@@ -155,7 +156,8 @@ def freed_bytes(problem: Problem, shard: Shard, kind: LayerKind, core: Floats, f
     if kind.experts and moe is not None:
         gates = 2 if model.gated_mlp else 1
         freed["moe"] = fed
-        freed["moe_act"] = problem.element_bytes * tokens * gemms.routed_load(problem) * moe.top_k * moe.expert_ffn / tp
+        routed = gemms.routed_load(problem) * moe.computed * moe.expert_ffn / tp
+        freed["moe_act"] = problem.element_bytes * tokens * routed
         freed["shared_experts"] = problem.element_bytes * tokens * (gates + 1) * moe.shared_width / tp
     elif kind.dense:
         freed["mlp"] = fed + (norm if fused and problem.lora is None else 0.0)
@@ -172,7 +174,7 @@ def _freed_operators(problem: Problem, shard: Shard, kind: LayerKind, freed: dic
     output. Of routed experts no GEMM's results, and nothing of their exchange.
     """
     model, tokens, tp = problem.model, shard.tokens(problem.sequence), shard.tp.astype(np.float64)
-    again = norms(model) + kind.branches - 1 - (shard.tp > 1)
+    again = norms(model, kind) + kind.branches - 1 - (shard.tp > 1)
     normed = problem.element_bytes * again * model.hidden * tokens / shard.sequence_split
     keys = problem.element_bytes * tokens * gemms.core_kv_heads(model, shard) * model.head_dim
     attention = freed["mla_up_proj"] if model.attention.kind == "mla" else keys
@@ -250,7 +252,7 @@ def _inside_experts(problem: Problem, chip: Chip, shard: Shard) -> tuple[Floats,
     model, moe, device = problem.model, problem.model.moe, ChipSpeeds(problem, chip)
     assert moe is not None
     tokens, inside = shard.tokens(problem.sequence), 3 if model.gated_mlp else 2
-    routed = inside * gemms.routed_load(problem) * moe.top_k * moe.expert_ffn / shard.tp * tokens
+    routed = inside * gemms.routed_load(problem) * moe.computed * moe.expert_ffn / shard.tp * tokens
     active = compute.stream(problem, device, Traffic("activation", routed, 1))
     if not moe.shared_experts:
         return active, np.zeros(len(tokens))

@@ -13,7 +13,7 @@ from math import comb
 import numpy as np
 
 from cpsolver.cost.collectives import collective_seconds, ranks_inside, tensor_parallel_seconds
-from cpsolver.cost.gemms import routed_load
+from cpsolver.cost.gemms import copies_sent, routed_load
 from cpsolver.cost.shard import Floats, Ints, Shard
 from cpsolver.problem.problem import Problem
 from hw_specs import Chip
@@ -63,7 +63,7 @@ def expert_tensor_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:
     whole = tokens * model.hidden * problem.element_bytes
     latent = tokens * model.expert_width * problem.element_bytes
     received = latent * (shard.etp / shard.tp) * _load(problem, shard)
-    routed = _moe(problem).top_k * tensor_parallel_seconds(problem, chip, shard, received, shard.etp)
+    routed = copies_sent(problem) * tensor_parallel_seconds(problem, chip, shard, received, shard.etp)
     if not _moe(problem).shared_experts:
         return routed
     shared = tensor_parallel_seconds(problem, chip, shard, whole, shard.tp)
@@ -79,11 +79,11 @@ def reordered_rows(problem: Problem, shard: Shard) -> Floats:
     them, and sorts what arrives where a device has several experts. The others make copies where they arrive
     (Megatron-LM d98e8a6, core/transformer/moe/token_dispatcher.py, MoEAlltoAllTokenDispatcher and _DeepepManager).
     """
-    moe = _moe(problem)
+    copies = copies_sent(problem)
     if problem.copies_once:
-        return np.asarray(2.0 * shard.etp * (_places_reached(moe, shard.ep) + moe.top_k))
-    sorted_rows = np.where(moe.experts > shard.ep, 4.0 * shard.etp * moe.top_k, 0.0)
-    return 2.0 * (1 + moe.top_k) + sorted_rows
+        return np.asarray(2.0 * shard.etp * (_places_reached(problem, shard.ep) + copies))
+    sorted_rows = np.where(_moe(problem).experts > shard.ep, 4.0 * shard.etp * copies, 0.0)
+    return 2.0 * (1 + copies) + sorted_rows
 
 
 def _copies_sent(problem: Problem, chip: Chip, shard: Shard) -> Floats:
@@ -91,29 +91,29 @@ def _copies_sent(problem: Problem, chip: Chip, shard: Shard) -> Floats:
 
     Where one node has all experts, one to each rank.
     """
-    moe = _moe(problem)
     if not problem.copies_once:
-        return np.full(len(shard.ep), float(moe.top_k))
+        return np.full(len(shard.ep), copies_sent(problem))
     inside = ranks_inside(problem, chip, shard.ep, shard.etp)
     nodes = np.maximum(1, shard.ep // inside)
-    return _places_reached(moe, np.where(nodes > 1, nodes, shard.ep))
+    return _places_reached(problem, np.where(nodes > 1, nodes, shard.ep))
 
 
-def _places_reached(moe: Moe, places: Ints) -> Floats:
+def _places_reached(problem: Problem, places: Ints) -> Floats:
     """Of so many places with as many experts each, how many have one of a token's: the mean over routers' choices.
 
     The router takes `top_groups` of its groups, any of them, and experts anywhere in these. A place has whole groups,
     or a group lies in several places (arXiv:2412.19437, 2.1.2, "node-limited").
     """
-    groups, taken = moe.groups, moe.top_groups
+    moe = _moe(problem)
+    groups, taken, travels = moe.groups, moe.top_groups, copies_sent(problem) / moe.top_k
     if taken == groups:
-        return np.asarray(places * (1 - (1 - 1 / places) ** moe.top_k))
+        return np.asarray(places * (1 - (1 - travels / places) ** moe.top_k))
     inside = np.maximum(1, groups // places)  # groups of a place
     share = np.minimum(1.0, groups / places)  # of a group, that a place has
     missed = np.zeros(len(places))
     for here in range(taken + 1):  # of the groups taken, so many are the place's: hypergeometric
         ways = [comb(own, here) * comb(groups - own, taken - here) / comb(groups, taken) for own in range(groups + 1)]
-        missed = missed + np.array(ways)[inside] * (1 - here * share / taken) ** moe.top_k
+        missed = missed + np.array(ways)[inside] * (1 - travels * here * share / taken) ** moe.top_k
     return np.asarray(places * (1 - missed))
 
 

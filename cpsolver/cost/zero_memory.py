@@ -69,11 +69,11 @@ def dropped(problem: Problem, shard: Shard, kind: LayerKind, input_bytes: float)
     functions = 0.0 if training.recompute_activation_function else input_bytes
     of_shared = (before + functions) * bool(gates)
     return Dropped(
-        inputs=input_bytes * tokens * load * moe.top_k * width * shard.etp / tp,
+        inputs=input_bytes * tokens * load * moe.computed * width * shard.etp / tp,
         results=problem.element_bytes
         * tokens
-        * (problem.stack.kept_expert_outputs * moe.top_k * width / shard.sequence_split),
-        routed=(before + functions) * tokens * load * moe.top_k * moe.expert_ffn / tp,
+        * (problem.stack.kept_expert_outputs * moe.computed * width / shard.sequence_split),
+        routed=(before + functions) * tokens * load * moe.computed * moe.expert_ffn / tp,
         shared=of_shared * tokens * moe.shared_width / tp,
     )
 
@@ -100,7 +100,7 @@ def restoring_seconds(problem: Problem, chip: Chip, shard: Shard, kind: LayerKin
     sent = dispatch_seconds(problem, chip, shard) + expert_tensor_seconds(problem, chip, shard) / 2 * (shard.etp > 1)
     waits = np.maximum(0.0, sent - (of_shared if deep else first))
     moved = reordered_rows(problem, shard) / 2 * model.expert_width * tokens / shard.sequence_split
-    functions = gemms.routed_load(problem) * moe.top_k * moe.expert_ffn + moe.shared_width * deep
+    functions = gemms.routed_load(problem) * moe.computed * moe.expert_ffn + moe.shared_width * deep
     functions *= not training.recompute_activation_function
     traffic = [Traffic("permutation", moved, 4), Traffic("activation", (gates + 1) * functions / shard.tp * tokens, 1)]
     again = sum(compute.stream(problem, device, each) for each in traffic if np.any(each.elements))

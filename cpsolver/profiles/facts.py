@@ -159,7 +159,8 @@ def _sequence_parallel(f: Facts, m: Architecture, x: Any) -> Any:
 
 @fact("layout")
 def _kv_groups(f: Facts, m: Architecture, x: Any) -> Any:
-    whole = (f.kv_groups != "divides") | (m.kv_heads % x.tp == 0)
+    one = m.attention.kind == "csa"  # its one head is whole on every rank, in a layer that is not split
+    whole = (f.kv_groups != "divides") | one | (m.kv_heads % x.tp == 0)
     yield whole, lambda: later("needs tp to divide the {m.kv_heads} key-value heads, and tp is {x.tp}", m=m, x=x)
 
 

@@ -98,6 +98,7 @@ class Constants(BaseModel):
     parallel_loss: Constant
     backward_buffer_share: Constant
     kept_expert_outputs: Constant
+    zero_experts_sent: Constant
     gathered_layers: Constant
     fp8_weight_bytes: Constant
     fp8_cast_bytes: Constant

@@ -154,7 +154,7 @@ def _split_widths(model: Architecture) -> dict[str, int]:
     """Feed-forward widths that tp splits, by what to say where it does not; a model whose layers all have experts has
     no dense one."""
     widths = {}
-    if any(kind.dense for kind in layer_kinds(model)):
+    if any(part.dense for kind in layer_kinds(model) for part, _ in kind.parts):
         widths[later("feed-forward width {width} is not a multiple of tp {s.tp}")] = model.ffn
     if model.moe is not None and model.moe.shared_experts:
         # Megatron builds all shared experts of a layer as one block (moe_shared_expert_intermediate_size).

@@ -184,7 +184,7 @@ def _kv_groups(problem: Problem, rows: Candidates) -> Bools:
 @mask("feed_forward", "layout", any_size=True)
 def _feed_forward(problem: Problem, rows: Candidates) -> Bools:
     model, allowed = problem.model, np.ones(len(rows), dtype=np.bool_)
-    if any(kind.dense for kind in layer_kinds(model)):
+    if any(part.dense for kind in layer_kinds(model) for part, _ in kind.parts):
         allowed &= model.ffn % rows.tp == 0
     if model.moe is not None and model.moe.shared_experts:
         allowed &= model.moe.shared_width % rows.tp == 0

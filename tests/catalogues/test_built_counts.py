@@ -6,7 +6,8 @@ ai-dynamo/aiconfigurator), of families by their default configuration. Beside ro
 biases of routers, buffers there and parameters here, and in a bias of Phi's head.
 
 `data/built_catalogue.json` has what transformers 5.23 builds of other entries of the catalogue, whose published sizes
-are rounded or nominal: of the family's class with the entry's own sizes (Galactica's norms have weights there).
+are rounded or nominal: of the family's class with the entry's own sizes (Galactica's norms have weights there;
+LongCat's experts that do nothing have weights there that no token meets, which are left out).
 """
 
 from __future__ import annotations

@@ -27,6 +27,15 @@ READ = (
     *("ulysses_degree_in_cp", "recompute_granularity", "recompute_method", "recompute_num_layers", "spec"),
     *("use_flash_attn", "first_k_dense_replace", "n_shared_experts", "pipeline_model_parallel_layout"),
     *("num_distributed_optimizer_instances", "decoder_first_pipeline_num_layers", "bf16", "padded_vocab_size"),
+    *(
+        "position_embedding_type",
+        "num_zero_experts",
+        "enable_mla_scale_q_lora",
+        "compress_ratios",
+        "hc_mult",
+        "o_groups",
+    ),
+    *("enable_dsa_indexer", "enable_mla_absorb", "index_topk", "n_hash_layers", "mtp_num_layers"),
     *("moe_zero_memory", "moe_alltoall_overlap_comm", "moe_fb_overlap", "lora_r", "lora_alpha", "lora_target_modules"),
 )
 

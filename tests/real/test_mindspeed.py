@@ -19,6 +19,7 @@ from cpsolver.doors.export.launch import CannotExpress
 from tests.real.megatron_cases import CASES, Case
 from tests.real.readers import read
 from tests.support.problems import model_spec, problem_of, strategy_of
+from tests.support.special_models import compressed, selected, shortcut
 
 READER = Path(__file__).parent / "mindspeed_read.py"
 TARGET = "mindspeed-llm"
@@ -46,8 +47,32 @@ OF_ITS_OWN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"training": {"lora": {"rank": 16, "targets": "attention"}}},
         {"lora_r": 16, "lora_alpha": 32, "lora_target_modules": ["linear_qkv", "linear_proj"]},
     ),
+    "shortcuts": (
+        {"model": model_spec(layers=8, **shortcut(), name="shortcuts")},
+        {
+            "spec": ["mindspeed_llm.tasks.models.spec.longcat_spec", "layer_spec"],
+            "num_zero_experts": 2,
+            "enable_mla_scale_q_lora": True,
+            "expert_model_parallel_size": 4,
+        },
+    ),
+    "compressed keys": (
+        {"model": model_spec(layers=4, **compressed((0, 4, 64, 4)), name="compressed")},
+        {
+            "spec": ["mindspeed_llm.tasks.models.spec.deepseek4_spec", "layer_spec"],
+            "position_embedding_type": "deepseek4",
+            "compress_ratios": [0, 4, 64, 4],
+            "hc_mult": 2,
+            "o_groups": 4,
+            "enable_dsa_indexer": True,
+        },
+    ),
+    "selected keys": (
+        {"model": model_spec(layers=4, **selected(64), name="selected")},
+        {"enable_dsa_indexer": True, "index_topk": 64, "enable_mla_absorb": True},
+    ),
 }
-"""Switches of training that it alone has: a problem, and what it makes of that."""
+"""What it alone has: a problem, and what it makes of that."""
 LINES = {case.name: line for case in CASES if not case.training and (line := line_of(case)) is not None}
 TAKEN = [case for case in CASES if case.name in LINES]
 
@@ -86,7 +111,7 @@ def test_mindspeed_llm_reads_the_plan(case: Case) -> None:
 
 
 @pytest.mark.parametrize("name", OF_ITS_OWN)
-def test_mindspeed_llm_takes_switches_of_its_own(name: str) -> None:
+def test_mindspeed_llm_takes_what_it_alone_has(name: str) -> None:
     given, wanted = OF_ITS_OWN[name]
     problem, plan = problem_of(**given), strategy_of(dp=4, ep=wanted.get("expert_model_parallel_size", 1))
     launch = launch_of(problem, plan, TARGET)

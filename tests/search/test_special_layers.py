@@ -57,6 +57,7 @@ PLANNED = {
     "glm5-744b-a40b": 1024,
     "gemma4-31b": 32,
     "palm-540b": 1024,
+    "longcat-flash-560b": 512,
 }
 """Every model of the catalogue with such layers, and H100s enough for it."""
 
@@ -83,4 +84,5 @@ def test_the_problems_are_worth_solving(tally: Counter[str]) -> None:
     assert tally["feasible"] > 0.6 * tally["problems"]
     assert tally["three kinds"] > 0.1 * tally["problems"]
     sorts = ("single_blocks", "state_space", "delta_rule", "kimi_delta", "sparse_attention", "compressed_attention")
-    assert min(tally[name] for name in (*sorts, "latent_experts", "own_widths", "parallel_blocks")) >= 3
+    more = ("latent_experts", "own_widths", "parallel_blocks", "zero_experts", "shortcut_experts")
+    assert min(tally[name] for name in (*sorts, *more)) >= 3

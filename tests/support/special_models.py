@@ -50,15 +50,35 @@ def _kimi(rng: np.random.Generator, layers: int) -> Fields:
 
 def _indexer(rng: np.random.Generator, layers: int) -> Fields:
     """Latent attention over keys that an indexer selects."""
-    return {"attention": {**LATENT, "indexer": {"heads": 4, "dim": 64, "topk": int(rng.choice([64, 256]))}}}
+    return selected(int(rng.choice([64, 256])))
+
+
+def selected(topk: int) -> Fields:
+    """Latent attention over so many keys that an indexer selects."""
+    return {"attention": {**LATENT, "indexer": {"heads": 4, "dim": 64, "topk": topk}}}
 
 
 def _compressed(rng: np.random.Generator, layers: int) -> Fields:
     """Windows and compressed keys, in half of the models with two residual streams."""
-    ratios = [int(each) for each in rng.choice([0, 4, 64], layers)]
-    indexer = {"heads": 4, "dim": 64, "topk": 64}
-    attention = {**COMPRESSED, "indexer": indexer, "compression": ratios}
-    return {"kv_heads": 1, "residual_streams": int(rng.choice([1, 2])), "attention": attention}
+    ratios = tuple(int(each) for each in rng.choice([0, 4, 64], layers))
+    return compressed(ratios, streams=int(rng.choice([1, 2])))
+
+
+def compressed(ratios: tuple[int, ...], streams: int = 2) -> Fields:
+    """Windows, and keys of so many tokens each beyond them in each layer; so many residual streams."""
+    attention = {**COMPRESSED, "indexer": {"heads": 4, "dim": 64, "topk": 64}, "compression": list(ratios)}
+    return {"kv_heads": 1, "residual_streams": streams, "attention": attention}
+
+
+def _shortcuts(rng: np.random.Generator, layers: int) -> Fields:
+    """Two attentions and two dense blocks a layer beside experts, in half of the models with some that do nothing."""
+    return shortcut(int(rng.choice([0, 2])))
+
+
+def shortcut(idle: int = 2) -> Fields:
+    """A layer like LongCat's, with so many experts that do nothing."""
+    moe = {"experts": 4, "top_k": 2, "expert_ffn": 512, "zero_experts": idle, "shortcut": True, "router_bias": True}
+    return {"attention": LATENT, "moe": moe}
 
 
 def _widths(rng: np.random.Generator, layers: int) -> Fields:
@@ -75,7 +95,7 @@ def _side_by_side(rng: np.random.Generator, layers: int) -> Fields:
 
 SORTS: tuple[Callable[[np.random.Generator, int], Fields], ...] = (
     *(_blocks, _experts, _delta, _kimi),
-    *(_indexer, _compressed, _widths, _side_by_side),
+    *(_indexer, _compressed, _widths, _side_by_side, _shortcuts),
 )
 
 

@@ -72,6 +72,7 @@ STEADY: dict[str, float] = {
     "fp8_activations": 0,
     "fp8_activation_inputs": 0,
     "kept_expert_outputs": 0,
+    "zero_experts_sent": 0,
     "fp8_parameter_gather": 0,
     "fp8_recipe": 0,
     "fp8_recipe_of_blocks": 3,

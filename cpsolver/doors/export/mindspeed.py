@@ -23,6 +23,7 @@ _SWITCHES = ("reuse_fp32_parameters", "swap_optimizer", "recompute_activation_fu
 _DATA: tuple[str, ...] = ("--train-iters 10", "--lr 1e-4", '--data-path "${DATA_PATH:?}"')
 _DATA += ("--tokenizer-type PretrainedFromHF", '--tokenizer-name-or-path "${TOKENIZER_PATH:?}"')
 _FINETUNES = "posttrain_gpt.py"
+_COMPRESSED = "pretrain_deepseek4.py"
 _WEIGHTS = ("--stage sft", "--finetune", "--is-instruction-dataset", '--load "${LOAD_DIR:?}"')
 _REFUSED_BY_V = (("--overlap-grad-reduce",), ("--overlap-param-gather",))
 """What --schedules-method dualpipev refuses, the first, or what needs that."""
@@ -58,7 +59,8 @@ def mindspeed_llm(problem: Problem, s: Strategy) -> Launch:
         notes += (told,)
     if s.v_shaped and _passes_beside(problem, s):
         notes += (say("--moe-fb-overlap hides the experts' all-to-alls, which the plan's time counts in full"),)
-    program, data = (SCRIPT, _DATA) if problem.lora is None else (_FINETUNES, (*_DATA, *_WEIGHTS))
+    pretrains = _COMPRESSED if problem.model.attention.kind == "csa" else SCRIPT
+    program, data = (pretrains, _DATA) if problem.lora is None else (_FINETUNES, (*_DATA, *_WEIGHTS))
     script = train_script(problem, s, flags, environment, program, data)
     files = {"train.sh": script, "nodes.txt": nodes_file(problem, s)}
     return Launch(DIALECT.name, flattened(flags), environment, files, "train.sh", notes, "train.sh")
@@ -118,7 +120,7 @@ def _fused_kernels(model: Architecture) -> Iterator[Flag]:
         yield ("--use-fused-rmsnorm",)
     if model.gated_mlp and model.activation not in GATED:
         yield ("--use-fused-swiglu",)
-    if model.position == "rope":
+    if model.position == "rope" and model.attention.kind != "csa":  # whose own kind of positions the first would undo
         yield ("--use-rotary-position-embeddings",)
         yield ("--use-fused-rotary-pos-emb",)
 

@@ -12,6 +12,7 @@ from cpsolver.inputs.language import say
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from models_zoo import Architecture
+from models_zoo.schema import Indexer
 
 DIALECT = replace(
     CORE_0_12, name="mindspeed-llm", source="MindSpeed-LLM c77308a1 on core_v0.12.1", layers_per_chunk=True
@@ -29,8 +30,10 @@ def layer_spec(model: Architecture, tp: int) -> str | None:
     norms behind the blocks nor a bias in attention's output alone, whatever other options say.
     """
     attention = model.attention
-    if attention.kind == "mla":
-        return "deepseek_spec"
+    if model.moe is not None and model.moe.shortcut:
+        return "longcat_spec"
+    if attention.kind in ("mla", "csa"):
+        return {"mla": "deepseek_spec", "csa": "deepseek4_spec"}[attention.kind]
     if model.norms_per_layer == _SANDWICH:
         return "gemma2_spec"
     if attention.qk_norm == "layer" and tp == 1:  # it asserts tp 1
@@ -43,8 +46,8 @@ def layer_spec(model: Architecture, tp: int) -> str | None:
 def model_flags(model: Architecture, sequence: int, spec: str | None) -> Iterator[Flag]:
     """Its sizes and blocks; `spec`: its `layer_spec`."""
     for flag in model_args.model_flags(model, sequence, DIALECT):
-        if flag[0] == "--position-embedding-type" and model.position == "alibi":
-            yield (flag[0], "alibi")
+        if flag[0] == "--position-embedding-type" and (model.position == "alibi" or spec == "deepseek4_spec"):
+            yield (flag[0], "alibi" if model.position == "alibi" else "deepseek4")
         elif flag == ("--swiglu",):
             yield (GATED.get(model.activation, "--swiglu"),)
         else:
@@ -55,6 +58,55 @@ def model_flags(model: Architecture, sequence: int, spec: str | None) -> Iterato
             yield ("--interleave-sliding-window", str(model.attention.sliding_window))
     elif spec == "minimax_spec":
         yield ("--qk-layernorm",)
+    elif spec == "longcat_spec":  # both are in every LongCat (transformers 5.23, models/longcat_flash)
+        yield from (("--enable-mla-scale-q-lora",), ("--enable-mla-scale-kv-lora",))
+    if model.attention.kind == "csa":
+        yield from _compressed(model)
+    if model.attention.indexer is not None:
+        yield from _indexer(model.attention.indexer)
+    if model.attention.kind == "mla" and model.attention.indexer is not None:  # what attention's time counts on
+        yield from (("--enable-mla-absorb",), ("--mla-mm-split",))
+
+
+def _compressed(model: Architecture) -> Iterator[Flag]:
+    """DeepSeek-V4's attention and hyper-connections (features_manager/transformer, csa_feature.py, mhc_feature.py).
+
+    Its one head of keys and values is as wide as what other latent attention keeps.
+    """
+    attention = model.attention
+    widths = {
+        "--q-lora-rank": attention.q_lora,
+        "--kv-lora-rank": model.head_dim,
+        "--qk-head-dim": model.head_dim,
+        "--qk-pos-emb-head-dim": attention.qk_rope,
+        "--o-lora-rank": attention.o_lora,
+        "--o-groups": attention.o_groups,
+        "--sliding-window-size": attention.sliding_window,
+    }
+    yield ("--multi-latent-attention",)
+    yield from ((name, str(width)) for name, width in widths.items() if width is not None)
+    yield ("--qk-layernorm",)
+    yield ("--kv-compress",)
+    yield ("--compress-ratios", *map(str, attention.compression or ()))
+    if model.mtp_layers:
+        yield ("--mtp-spec", "mindspeed_llm.tasks.models.spec.deepseek4_spec", "mtp_spec")
+    if model.residual_streams > 1:
+        yield ("--enable-mhc",)
+        yield ("--hc-mult", str(model.residual_streams))
+
+
+def _indexer(indexer: Indexer) -> Iterator[Flag]:
+    """It and its kernels: without these, scores of all keys are written (tasks/models/transformer/dsa_indexer.py)."""
+    yield ("--enable-dsa-indexer",)
+    yield ("--use-fused-lightning-indexer",)
+    yield ("--use-fused-lightning-indexer-loss",)
+    yield ("--use-sparse-flash-attn",)
+    yield ("--index-n-heads", str(indexer.heads))
+    yield ("--index-head-dim", str(indexer.dim))
+    yield ("--index-topk", str(indexer.topk))
+    if indexer.every > 1:
+        yield ("--index-topk-freq", str(indexer.every))
+        yield ("--index-skip-topk-offset", str(indexer.first))
 
 
 def _interleaved(model: Architecture) -> bool:
@@ -69,9 +121,11 @@ def model_notes(problem: Problem, s: Strategy) -> Iterator[str]:
         "positions": model.position == "alibi",
         "activation": model.activation in GATED,
         "norms": spec == "gemma2_spec",
-        "window": spec == "gemma2_spec" and _interleaved(model),
         "norm over all": spec == "minimax_spec",
         "bias of attention": spec == "phi35_moe_spec",
+        **dict.fromkeys(
+            ("sinks", "window"), spec == "deepseek4_spec" or (spec == "gemma2_spec" and _interleaved(model))
+        ),
     }
     own = tuple(what for what, here in said.items() if here)
     yield from model_args.model_notes(model, problem.sequence, DIALECT, own)
@@ -104,5 +158,13 @@ def expert_flags(model: Architecture) -> Iterator[Flag]:
             yield ("--n-shared-experts", str(model_args.shared_width(model) // moe.expert_ffn))
             if moe.shared_gate:
                 yield ("--shared-expert-gate",)
+        elif flag[0] == "--moe-router-score-function" and model.attention.kind == "csa":
+            yield (flag[0], "sqrtsoftplus")
+        elif flag[0] == "--moe-router-score-function" and moe.shortcut:
+            yield ("--moe-router-load-balancing-type", "softmax_topk")
         else:
             yield flag
+    if moe.zero_experts:
+        yield ("--num-zero-experts", str(moe.zero_experts))
+    if moe.hash_routed_layers:
+        yield ("--n-hash-layers", str(moe.hash_routed_layers))

@@ -114,7 +114,7 @@ def _attention_flags(model: Architecture, dialect: Dialect) -> Iterator[Flag]:
         }
         yield from ((name, str(width)) for name, width in widths.items() if width is not None)
         yield ("--kv-channels", str(attention.v_head))
-    else:
+    elif attention.kind != "csa":  # which Megatron-LM does not have, and its forks name in their own way
         if model.kv_heads != model.heads:
             yield ("--group-query-attention",)
             yield ("--num-query-groups", str(model.kv_heads))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -345,10 +345,19 @@ def _words(script: Script, training: TrainingCommand, arguments: Arguments) -> l
     return texts
 
 
+def _in_the_model(spec: Sequence[str], model: Mapping[str, Any]) -> bool:
+    """Whether the layers of that --spec are in the model, all that it changes of them: MindSpeed-LLM's own names."""
+    has = {
+        "deepseek4_spec": model.get("attention", {}).get("kind") == "csa",
+        "longcat_spec": model.get("moe", {}).get("shortcut", False),
+    }
+    return any(name in module and there for name, there in has.items() for module in spec)
+
+
 def _unread(arguments: Arguments, model: Any) -> list[str]:
     """Notes on files and modules that a script names and that are not read. `model` is that of the spec."""
     texts = []
-    if arguments.has("spec") and not isinstance(model, str):
+    if arguments.has("spec") and not isinstance(model, str) and not _in_the_model(arguments.values("spec"), model):
         module = arguments.variables.shown(" ".join(arguments.given["spec"]))
         texts.append(
             say("--spec {module} is not read: what it changes in a layer is not in the model here", module=module)

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from cpsolver.doors.importing.arguments import Arguments
 from cpsolver.inputs.language import say
 
+_SCORED_RATIO = 4
+"""Tokens to a key where MindSpeed-LLM's DeepSeek-V4 has an indexer."""
 _CONVOLUTION = 4
 """Width of the convolution of Mamba-2 and of the gated delta rule where no argument gives it."""
 
@@ -38,6 +41,37 @@ def indexer_fields(arguments: Arguments) -> dict[str, Any]:
     every = arguments.number("dsa-indexer-topk-freq") or arguments.number("index-topk-freq", 1)
     first = arguments.number("dsa-indexer-skip-topk-offset") or arguments.number("index-skip-topk-offset")
     return {"indexer": {**sizes, **({"every": every, "first": first or 1} if every and every > 1 else {})}}
+
+
+def compressed_fields(arguments: Arguments, noops: Sequence[int]) -> dict[str, Any]:
+    """`attention` of layers that compress keys, DeepSeek-V4's; nothing without them. `noops`: places that do nothing.
+
+    MindSpeed-LLM c77308a1, tasks/models/transformer/deepseek4/csa.py: a ratio up to 1 compresses nothing, 4 has an
+    indexer where --enable-dsa-indexer is given, and layers that do nothing have a ratio too.
+    """
+    ratios = arguments.numbers("compress-ratios")
+    if ratios is None:
+        return {}
+    places = [place for place in range(arguments.number("num-layers", 0) or 0) if place not in noops]
+    if places and len(ratios) <= places[-1]:
+        message = say("has {ratios} numbers for {layers} layers", ratios=len(ratios), layers=places[-1] + 1)
+        arguments.trouble("--compress-ratios", message)
+    kept = [0 if ratio <= 1 else ratio for ratio in (ratios[place] for place in places if place < len(ratios))]
+    scored = _SCORED_RATIO in kept and arguments.has("enable-dsa-indexer")
+    if min(filter(None, kept), default=_SCORED_RATIO) != _SCORED_RATIO or (_SCORED_RATIO in kept) != scored:
+        allowed = say("{ratio} the smallest above 1, with --enable-dsa-indexer", ratio=_SCORED_RATIO)
+        arguments.trouble("--compress-ratios", "is of no architecture here", kept, allowed)
+    return {
+        "kind": "csa",
+        "q_lora": arguments.number("q-lora-rank"),
+        "qk_rope": arguments.number("qk-pos-emb-head-dim", 64),
+        "o_lora": arguments.number("o-lora-rank", 1024),
+        "o_groups": arguments.number("o-groups", 8),
+        "sinks": True,
+        "sliding_window": arguments.number("sliding-window-size", 128),
+        "compression": kept,
+        **(indexer_fields(arguments) if scored else {}),
+    }
 
 
 def linear_fields(arguments: Arguments) -> dict[str, Any]:

@@ -12,7 +12,13 @@ import re
 from typing import Any
 
 from cpsolver.doors.importing.arguments import Arguments
-from cpsolver.doors.importing.layer_kinds import indexer_fields, linear_fields, pattern_fields, pattern_length
+from cpsolver.doors.importing.layer_kinds import (
+    compressed_fields,
+    indexer_fields,
+    linear_fields,
+    pattern_fields,
+    pattern_length,
+)
 from cpsolver.doors.importing.scope import refuse_models
 from cpsolver.inputs.language import say
 
@@ -49,6 +55,7 @@ def model_fields(arguments: Arguments, program: str) -> dict[str, Any]:
         **style,
         "attention": _attention(arguments),
         **linear_fields(arguments),
+        **({"residual_streams": arguments.number("hc-mult", 4)} if arguments.has("enable-mhc") else {}),
     }
     vocab = [arguments.number(name) for name in ("vocab-size", "pad-vocab-size-to", "padded-vocab-size")]
     if sizes_given := [number for number in vocab if number]:
@@ -60,6 +67,8 @@ def model_fields(arguments: Arguments, program: str) -> dict[str, Any]:
     if fields["attention"].get("kind") == "mla":
         fields["kv_heads"] = heads
         fields["head_dim"] = fields["attention"]["qk_nope"]
+    elif fields["attention"].get("kind") == "csa":
+        fields |= {"kv_heads": 1, "head_dim": arguments.number("qk-head-dim", 128)}
     fields |= pattern_fields(arguments)
     return {name: value for name, value in fields.items() if value is not None and value != {}}
 
@@ -132,7 +141,7 @@ _ROTARY = (
 
 def _positions(arguments: Arguments) -> str:
     """Rotary by either flag. Without positions only where Megatron-DeepSpeed says so and names no type."""
-    kinds = {"rope": "rope", "yarn": "rope", "mrope": "rope", "rotary": "rope", "alibi": "alibi", "none": "none"}
+    kinds = dict.fromkeys(("rope", "yarn", "mrope", "rotary", "deepseek4"), "rope") | {"alibi": "alibi", "none": "none"}
     named, none = arguments.text("position-embedding-type"), arguments.has("no-position-embedding")
     rotary = [arguments.has(name) for name in _ROTARY]
     if any(rotary):  # all are asked first: what was asked for counts as read
@@ -142,7 +151,10 @@ def _positions(arguments: Arguments) -> str:
 
 def _attention(arguments: Arguments) -> dict[str, Any]:
     normed = arguments.has("qk-layernorm")  # latent attention has its norms in any case
-    if arguments.has("multi-latent-attention") or arguments.has("multi-head-latent-attention"):
+    latent = [arguments.has(name) for name in ("multi-latent-attention", "multi-head-latent-attention")]
+    if any(latent) and (compressed := compressed_fields(arguments, noop_layers(arguments))):
+        return compressed
+    if any(latent):
         rank = arguments.number("q-lora-rank")
         return {
             "kind": "mla",
@@ -203,6 +215,12 @@ def _experts(arguments: Arguments, layers: int, ffn: int) -> dict[str, Any] | No
         fields["shared_gate"] = True
     if arguments.has("moe-router-enable-expert-bias"):
         fields["router_bias"] = True
+    if idle := arguments.number("num-zero-experts", least=0):
+        fields["zero_experts"] = idle
+    if any("longcat_spec" in module for module in arguments.values("spec")):  # MindSpeed-LLM
+        fields["shortcut"] = True
+    if hashed := arguments.number("n-hash-layers", least=0):
+        fields["hash_routed_layers"] = hashed
     if (groups := arguments.number("moe-router-num-groups", 1) or 1) > 1:
         fields |= {"groups": groups, "top_groups": arguments.number("moe-router-group-topk", groups)}
     return fields

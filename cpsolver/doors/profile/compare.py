@@ -154,4 +154,5 @@ def _of_length(problem: Problem, tokens: int) -> Problem:
 
 
 def _dense(problem: Problem) -> LayerKind:
-    return next(kind for kind in layer_kinds(problem.model) if not kind.experts)
+    parts = (part for kind in layer_kinds(problem.model) for part, _ in kind.parts)
+    return next(part for part in parts if not part.experts)

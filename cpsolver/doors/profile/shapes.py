@@ -88,7 +88,7 @@ def _named(problem: Problem, shard: Shard) -> Iterator[tuple[str, Gemm]]:
     model = problem.model
     usual = not special_layers(model)
     named_gemms = [("attention", gemm) for gemm in attention_gemms(model, shard)] if usual else []
-    for kind in layer_kinds(model):
+    for kind in [part for whole in layer_kinds(model) for part, _ in whole.parts]:
         own, block = model_of(model, kind), "experts" if kind.experts else "feed-forward"
         named_gemms += [] if usual else [("mixer", gemm) for gemm in mixer_gemms(own, shard, kind)]
         named_gemms += [(block, gemm) for gemm in block_gemms(model, shard, kind)]
@@ -187,7 +187,8 @@ def _layers(problem: Problem, wanted: MeasurementScope, settings: Settings) -> I
 def _layer_flops(problem: Problem, tokens: int) -> float:
     """FLOP of the forward pass of a dense layer."""
     model, whole = problem.model, Shard.of(1, 1, False, True)
-    dense = [kind for kind in layer_kinds(model) if not kind.experts] or list(layer_kinds(model))
+    parts = [part for kind in layer_kinds(model) for part, _ in kind.parts]
+    dense = [part for part in parts if not part.experts] or parts
     gemms = [*attention_gemms(model, whole), *block_gemms(model, whole, dense[0])]
     weights = sum(float((gemm.n * gemm.k * gemm.rows * gemm.count).sum()) for gemm in gemms)
     return 2.0 * tokens * (weights + model.heads * tokens * sum(core_widths(model)))

@@ -19,6 +19,7 @@ from cpsolver.problem.problem import Problem
 from models_zoo import Architecture, load_architecture
 from models_zoo.hugging_face import from_hugging_face
 from tests.support.problems import model_spec, problem_of, strategy_of
+from tests.support.special_models import compressed, shortcut
 
 MLA = {"kind": "mla", "q_lora": 64, "kv_lora": 32, "qk_nope": 16, "qk_rope": 8, "v_head": 16}
 EXPERTS = {"experts": 4, "top_k": 2, "expert_ffn": 512}
@@ -52,6 +53,8 @@ def named(name: str) -> Problem:
         ({}, None),
         ({"moe": EXPERTS}, None),
         ({"attention": MLA}, "deepseek_spec"),
+        (shortcut(), "longcat_spec"),
+        (compressed((0, 4, 64, 4)), "deepseek4_spec"),
         ({"attention": {"kind": "mha", "qk_norm": "head"}}, "qwen3_spec"),
         ({"attention": {"kind": "mha", "qk_norm": "head"}, "norms_per_layer": 4}, "gemma2_spec"),
         ({"attention": {"kind": "mha", "qk_norm": "layer"}}, "minimax_spec"),

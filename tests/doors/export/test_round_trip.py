@@ -64,6 +64,32 @@ def test_a_plan_comes_back(name: str, target: str, tmp_path: Path) -> None:
     assert found.spec["training"]["global_batch_size"] == 64
 
 
+@pytest.mark.parametrize(
+    ("model", "groups", "more"),
+    [
+        ("longcat-flash-560b", "ascend_910b:14,14", {"tp": 8, "dp": 4, "vpp": 7, "ep": 32, "flags": "sfz"}),
+        ("deepseek-v4-flash-284b", "ascend_910b:22,21", {"tp": 2, "dp": 8, "ep": 16, "flags": "sfz"}),
+        (
+            "deepseek-v3.2-671b",
+            "ascend_910b:31,30",
+            {"dp": 16, "ep": 16, "recompute": "uniform", "amount": 1, "flags": "fz"},
+        ),
+    ],
+)
+def test_models_that_mindspeed_has_layers_of_its_own_for_come_back(
+    model: str, groups: str, more: dict[str, Any], tmp_path: Path
+) -> None:
+    wanted = strategy_of(groups, **more)
+    problem = problem_of({"ascend_910b": -1}, model, wanted.devices, 16, 64, 4096)
+    script = tmp_path / "train.sh"
+    script.write_text(launch_of(problem, wanted, "mindspeed-llm").files["train.sh"], encoding="utf-8")
+    found = import_source(str(script), ImportOptions("ascend_910b", wanted.devices, 16, problem.model.vocab))
+    assert found.strategy == wanted, found.refusals
+    assert found.spec["model"] == model
+    assert found.spec["launcher"] == "mindspeed-llm"
+    assert not any("--spec" in note for note in found.notes)
+
+
 MODELS = ("llama2-7b", "mixtral-8x7b")
 CHIPS = {"h800": 64, "a800": 64}
 

@@ -120,6 +120,44 @@ def test_slurm_is_asked_for_chips(tmp_path: Path, asked: str, chip: str | None) 
     assert read(chip="mi300x").spec["cluster"]["chips"] == "mi300x"
 
 
+LATENT = "--multi-latent-attention --qk-head-dim 64 --qk-pos-emb-head-dim 32 --q-lora-rank 128 --qk-layernorm "
+OF_ITS_OWN = "--spec mindspeed_llm.tasks.models.spec.{} layer_spec --position-embedding-type {} "
+COMPRESSED = OF_ITS_OWN.format("deepseek4_spec", "deepseek4") + LATENT + "--kv-compress --enable-dsa-indexer "
+
+
+def test_mindspeeds_compressed_keys_and_hyper_connections_are_read() -> None:
+    """Layers that do nothing have a ratio, too, unless they are the last; a ratio of 1 compresses nothing."""
+    more = (
+        "--compress-ratios 1 4 4 128 --index-topk 64 --num-layers 5 --noop-layers 1,4 --enable-mhc --n-hash-layers 2 "
+    )
+    model = imported(torchrun(f"{LLAMA} {STEP} {EXPERTS} {COMPRESSED} {more}")).model
+    assert (model.layers, model.residual_streams, model.head_dim, model.kv_heads) == (3, 4, 64, 1)
+    attention = model.attention
+    assert (attention.kind, attention.compression, attention.sinks) == ("csa", (0, 4, 128), True)
+    assert (attention.q_lora, attention.o_lora, attention.o_groups, attention.sliding_window) == (128, 1024, 8, 128)
+    assert attention.indexer is not None
+    assert (attention.indexer.heads, attention.indexer.topk) == (64, 64)
+    assert model.moe is not None
+    assert model.moe.hash_routed_layers == 2
+
+
+@pytest.mark.parametrize(
+    ("ratios", "told"),
+    [("4 128", "has 2 numbers for 32 layers"), ("128 " * 31 + "8", "the smallest above 1"), ("4.5", "whole numbers")],
+)
+def test_ratios_that_mindspeed_would_not_run_are_refused(ratios: str, told: str) -> None:
+    with pytest.raises(InputError, match=f"--compress-ratios.*{told}"):
+        imported(torchrun(f"{LLAMA} {STEP} {COMPRESSED} --compress-ratios {ratios}"))
+
+
+def test_longcats_layers_are_read() -> None:
+    script = f"{LLAMA} {STEP} {EXPERTS} {OF_ITS_OWN.format('longcat_spec', 'rope')} {LATENT} --num-zero-experts 4"
+    found = imported(torchrun(script))
+    assert found.model.moe is not None
+    assert (found.model.moe.zero_experts, found.model.moe.shortcut) == (4, True)
+    assert not any("--spec" in note for note in found.notes)
+
+
 SWAPPED = "--use-flash-attn --use-fused-rmsnorm --pipeline-model-parallel-size 4 --swap-attention "
 EXPERTS = "--num-experts 8 --moe-router-topk 2 --expert-model-parallel-size 2 "
 

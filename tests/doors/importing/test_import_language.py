@@ -63,7 +63,7 @@ def test_lines_keep_their_width() -> None:
         ("torchrun pretrain_gpt.py --num-layers 4 --hidden-size $WIDTH", "需要 WIDTH，而它在脚本中没有设置（第 1 行）"),
         ("torchrun pretrain_gpt.py --num-layers 4 --hidden-size $(nproc)", "是命令的输出"),
         ("torchrun pretrain_gpt.py --num-layers 5 --pipeline-model-parallel-size 2", "5 层不是"),
-        ("torchrun pretrain_gpt.py --num-layers 4 --enable-mhc", "这里的模型结构无法表达"),
+        ("torchrun pretrain_gpt.py --num-layers 4 --share-kvstates", "这里的模型结构无法表达"),
         ("torchrun pretrain_vit.py --num-layers 4", "是视觉模型：这里只规划解码器的训练"),
         ("if true; then", "不是 shell 脚本：缺少 'fi'"),
         ("[1, 2", "没有训练命令"),

@@ -83,7 +83,7 @@ def test_a_training_beside_a_conversion_is_the_one_that_is_planned() -> None:
 
 
 @pytest.mark.parametrize(
-    "argument", ["--num-zero-experts 2", "--cla-share-factor 2", "--share-kvstates", "--enable-mhc"]
+    "argument", ["--cla-share-factor 2", "--share-kvstates", "--is-hybrid-model", "--moe-use-upcycling"]
 )
 def test_what_no_architecture_says_is_refused_by_name(argument: str) -> None:
     with pytest.raises(InputError, match=f"{argument.split()[0]}.*no architecture"):
