@@ -20,7 +20,7 @@ from hw_specs import Chip
 
 
 @dataclass(frozen=True)
-class Part:
+class LayerPart:
     """So many equal parts of a layer: what one computes and communicates."""
 
     kind: LayerKind
@@ -29,7 +29,7 @@ class Part:
     inside: comm.LayerComm
 
     @classmethod
-    def of(cls, problem: Problem, chip: Chip, shard: Shard, kind: LayerKind, count: int) -> Part:
+    def of(cls, problem: Problem, chip: Chip, shard: Shard, kind: LayerKind, count: int) -> LayerPart:
         """One of that kind, on one chip type."""
         own = compute.part_of_layer_seconds(problem, chip, shard, kind)
         pass_s = compute.mean_pass(kind, own)
@@ -53,7 +53,7 @@ class Layers:
     offload: Floats
     again: Floats
     restored: Floats
-    parts: list[list[Part]]
+    parts: list[list[LayerPart]]
 
     @property
     def waits(self) -> Floats:
@@ -64,7 +64,7 @@ class Layers:
     def of(cls, problem: Problem, chip: Chip, shard: Shard) -> Layers:
         """Of every kind in the model's layers."""
         kinds = layer_kinds(problem.model)
-        parts = [[Part.of(problem, chip, shard, *part) for part in kind.parts] for kind in kinds]
+        parts = [[LayerPart.of(problem, chip, shard, *part) for part in kind.parts] for kind in kinds]
         own = [_sums(of, lambda part: (part.own.forward, part.own.backward, part.own.host)) for of in parts]
         inside = [_sums(of, lambda part: (part.inside.forward, part.inside.backward)) for of in parts]
         timed = list(zip(kinds, own, inside, strict=True))
@@ -96,7 +96,7 @@ class Layers:
         return np.stack([reduce(add, each) for each in timed])
 
 
-def _sums(parts: list[Part], of: Callable[[Part], tuple[Floats, ...]]) -> tuple[Floats, ...]:
+def _sums(parts: list[LayerPart], of: Callable[[LayerPart], tuple[Floats, ...]]) -> tuple[Floats, ...]:
     """Of some seconds of each part, what a whole layer takes."""
     counted = [[part.count * each for each in of(part)] for part in parts]
     return tuple(reduce(add, each) for each in zip(*counted, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import resource
 import sys
@@ -14,7 +15,13 @@ from tests.net.cases import cases
 def main() -> None:
     """Ask every question of the kinds given (default: all) and write the answers; CPU seconds go to stderr."""
     every = cases()
-    for kind in sys.argv[1:] or sorted({case.kind for case in every}):
+    kinds = sorted({case.kind for case in every})
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"any of {', '.join(kinds)}; all without one")
+    asked = parser.parse_args().kinds
+    if unknown := set(asked) - set(kinds):
+        parser.error(f"no kind of questions: {', '.join(sorted(unknown))} (there are {', '.join(kinds)})")
+    for kind in asked or kinds:
         answers, seconds = {}, {}
         for case in every:
             if case.kind == kind:
