@@ -386,16 +386,19 @@ def _held_whole(model: Architecture, index: int) -> int:
 def module_bytes(problem: Problem, rows: Candidates, layer: Floats) -> Floats:
     """What the modules of multi-token prediction keep of the one microbatch that the last stage works on.
 
-    Each a layer (`layer` bytes), its norms' inputs, the joined input and result of its GEMM, and logits.
+    Each a layer (`layer` bytes), its norms' inputs, the joined input and result of its GEMM, and logits, whose loss has
+    no gradient yet while the head's runs backward.
     """
     tokens = rows.shard.tokens(problem.sequence)
     joined = 5 * problem.element_bytes * problem.model.hidden * tokens / rows.shard.sequence_split
-    return np.asarray(problem.model.mtp_layers * (layer + joined + logits_bytes(problem, rows)))
+    waiting = logits_bytes(problem, rows) - problem.stack.logit_gradient_bytes * _logits(problem, rows)
+    return np.asarray(problem.model.mtp_layers * (layer + joined + waiting))
 
 
 def logits_bytes(problem: Problem, rows: Candidates) -> Floats:
     """Logits, their fp32 copy and gradient on the last stage; of all the vocabulary where the loss is not parallel."""
-    return np.asarray(problem.stack.logits_bytes * _logits(problem, rows))
+    spared = problem.stack.released_logits_bytes * problem.spec.training.release_logits
+    return np.asarray((problem.stack.logits_bytes - spared) * _logits(problem, rows))
 
 
 def held_logits_bytes(problem: Problem, rows: Candidates) -> Floats:

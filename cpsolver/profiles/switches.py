@@ -53,6 +53,7 @@ Switch = Literal[
     "offload_layers",
     "recompute_activation_function",
     "moe_zero_memory",
+    "release_logits",
     "triangle_attention",
     "fused_gate_up",
     "fp8_parameter_gather",

@@ -209,6 +209,20 @@ def test_a_module_of_multi_token_prediction_keeps_a_layer_and_logits() -> None:
     )
 
 
+@pytest.mark.parametrize(("released", "head", "module"), [(False, 8, 6), (True, 6, 4)])
+def test_logits_of_a_loss_that_waits_have_no_gradient_and_may_lose_their_16_bits(
+    released: bool, head: int, module: int
+) -> None:
+    """16-bit logits (2), their fp32 copy (4), and where the loss runs backward its gradient (2)."""
+    stack = {"logits_bytes": 8, "released_logits_bytes": 2, "logit_gradient_bytes": 2}
+    small_, rows = small(mtp_layers=1), Candidates.one(strategy_of("x:2,2", dp=2), 8)
+    problem, _ = ideal(model=small_, stack=stack, training={"release_logits": released})
+    logits = 1024 * 4096
+    assert memory.logits_bytes(problem, rows)[0] == head * logits
+    kept = memory.module_bytes(problem, rows, np.zeros(1))[0]
+    assert kept == 5 * 2 * 1024 * 1024 + module * logits
+
+
 @pytest.mark.parametrize(
     "name", ["deepseek-v3", "deepseek-v2-lite", "mixtral-8x7b", "gemma3-27b", "gpt-oss-120b", "kimi-k2"]
 )

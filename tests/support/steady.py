@@ -63,6 +63,8 @@ STEADY: dict[str, float] = {
     "uneven_grouped_gemm_speed": 0.8,
     "straggling": 0.01,
     "logits_bytes": 10,
+    "released_logits_bytes": 2,
+    "logit_gradient_bytes": 0,
     "logits_traffic_bytes": 32,
     "backward_buffer_share": 1,
     "gathered_layers": 2,

@@ -172,6 +172,7 @@ def check_switches(training: Training, framework: str, has: tuple[str, ...] = ()
         "swap_optimizer": training.swap_optimizer,
         "recompute_activation_function": training.recompute_activation_function,
         "moe_zero_memory": training.moe_zero_memory is not None,
+        "release_logits": training.release_logits,
         "triangle_attention": training.triangle_attention,
         "offload_layers": training.offload_layers > 0,
         "fused_gate_up": not training.fused_gate_up,

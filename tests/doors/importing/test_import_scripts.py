@@ -291,6 +291,7 @@ def test_ends_that_count_for_a_layer() -> None:
         ),
         ("--cpu-offloading-num-layers 8", {"offload_layers": 8}),
         ("--recompute-activation-function", {"recompute_activation_function": True}),
+        ("--mtp-mem-efficient-logits", {"release_logits": True}),
         (
             "--recompute-activation-function --recompute-activation-function-num-layers 30 "
             "--recompute-granularity full --recompute-method block --recompute-num-layers 2",
