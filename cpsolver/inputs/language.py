@@ -60,6 +60,16 @@ def retold(text: str, messages: Iterable[str]) -> str:
     return text if found is None else say(found[0], **found[1])
 
 
+def recognised(text: str, messages: Iterable[str]) -> str:
+    """An English text as the one of the messages that it is, with its fields filled likewise, so that `say` says it
+    where people read it; itself where it is none."""
+    messages = tuple(messages)
+    found = filled_from(text, messages)
+    if found is None:
+        return text
+    return later(found[0], **{name: recognised(held, messages) for name, held in found[1].items()})
+
+
 def spoken() -> str:
     """The language of now."""
     return _spoken

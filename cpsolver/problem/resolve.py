@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from cpsolver.inputs.catalogue_words import as_messages
 from cpsolver.inputs.document import load_yaml
 from cpsolver.inputs.errors import InputError, Trouble, dotted, validation_trouble
 from cpsolver.inputs.errors import Path as KeyPath
@@ -421,7 +422,7 @@ def _model(model: str | Mapping[str, Any]) -> Architecture:
             raise InputError([_unsupported(reason, error) for reason in error.reasons]) from None
     reasons = unsupported_reasons(found)
     if reasons:
-        message = later("not yet supported by the cost model: {reasons}", reasons=", ".join(reasons))
+        message = later("not yet supported by the cost model: {reasons}", reasons=as_messages("; ".join(reasons)))
         like = later("{name}, the nearest in size that can be planned", name=nearest_plannable(found).name)
         raise InputError(Trouble("model", message, found.name, like, path=("model",)))
     return found
@@ -463,7 +464,9 @@ def _chip(name: str, request: ChipRequest, training: Training) -> Chip:
     reasons = unusable_reasons(chip, DTYPES[training.precision], *needed)
     if reasons:
         raise InputError(
-            Trouble(where, later("cannot be planned for: {reasons}", reasons="; ".join(reasons)), path=path)
+            Trouble(
+                where, later("cannot be planned for: {reasons}", reasons=as_messages("; ".join(reasons))), path=path
+            )
         )
     return chip
 
@@ -478,7 +481,7 @@ def _plain(trouble: Trouble) -> dict[str, Any]:
     preface = "Value error, "
     if not trouble.message.startswith(preface):
         return {}
-    return {"message": trouble.message.removeprefix(preface), "value": None}
+    return {"message": as_messages(trouble.message.removeprefix(preface)), "value": None}
 
 
 def _invalid(where: KeyPath, error: ValidationError, fields: Any, schema: type[BaseModel]) -> InputError:

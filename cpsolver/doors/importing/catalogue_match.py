@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from cpsolver.inputs.catalogue_words import as_messages
 from cpsolver.inputs.data import package_data
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.inputs.language import say
@@ -32,7 +33,7 @@ def match_model(
         matches = catalogue_matches(fields, f"{name} {hint}")
     except ValidationError as error:
         details = [
-            (".".join(map(str, detail["loc"])), detail["msg"].removeprefix("Value error, "))
+            (".".join(map(str, detail["loc"])), as_messages(detail["msg"].removeprefix("Value error, ")))
             for detail in error.errors(include_url=False)
         ]
         raise InputError([Trouble(f"model.{where}", text, file=name) for where, text in details]) from None

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from cpsolver.doors.report.layout import Prose
 from cpsolver.doors.report.text import CONFIDENCE
+from cpsolver.inputs.catalogue_words import as_messages
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.inputs.language import later, say
 from cpsolver.profiles.constants import ALL, CHIP_FACTORS, Fitted, load_calibration
@@ -220,19 +221,8 @@ def _table(heads: Sequence[str], left: Sequence[int]) -> Table:
     return table
 
 
-_REASONS = (
-    later("no bf16 matrix peak is known"),
-    later("no memory capacity is known"),
-    later("no memory bandwidth is known"),
-    later("no scale-up bandwidth is known"),
-    later("no network (scale-out) bandwidth is known"),
-    later("multi-token prediction of several layers that are one block each"),
-)
-"""Why an entry cannot be planned, in the words of the catalogues, which speak English alone."""
-
-
 def _reasons(reasons: Sequence[str]) -> str:
-    return say("; ").join(map(say, reasons))
+    return say("; ").join(say(as_messages(reason)) for reason in reasons)
 
 
 def _confidence(word: str) -> str:

@@ -17,6 +17,7 @@ from cpsolver.evidence.runs.columns import COLUMNS, BadCell
 from cpsolver.evidence.runs.plan import Unpredictable, placed_plan
 from cpsolver.evidence.runs.run import MeasuredRun
 from cpsolver.evidence.runs.table import read_runs
+from cpsolver.inputs.catalogue_words import as_messages
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.inputs.language import later, say
 from cpsolver.inputs.output import write_file
@@ -154,7 +155,7 @@ def _unreadable(row: dict[str, Any], problem: Problem, strategy: Strategy) -> st
     except Unpredictable as error:
         return say("a row cannot say it: {reason}", reason=error.reason)
     except ValidationError as error:
-        reason = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
+        reason = as_messages(error.errors()[0]["msg"].removeprefix("Value error, "))
         return say("a row cannot say its model: {reason}", reason=reason)
     except (ValueError, ArithmeticError) as error:
         return say("a row cannot say it: {reason}", reason=error)

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from cpsolver.evidence.posterior.predictions import PlacedPlan
 from cpsolver.evidence.runs.columns import COLUMNS
 from cpsolver.evidence.runs.run import MeasuredRun
+from cpsolver.inputs.catalogue_words import as_messages
 from cpsolver.inputs.data import package_data
 from cpsolver.inputs.errors import nearest_names
 from cpsolver.inputs.language import say
@@ -77,7 +78,9 @@ def why_unpredictable(error: Exception) -> str:
     if isinstance(error, Unpredictable | UnknownFigureError):
         return str(error)
     if isinstance(error, ValidationError):  # sizes that make no model, which only its schema can tell
-        return say("no sound model: {reason}", reason=str(error.errors()[0]["msg"]).removeprefix("Value error, "))
+        return say(
+            "no sound model: {reason}", reason=as_messages(error.errors()[0]["msg"].removeprefix("Value error, "))
+        )
     return say("beyond the cost model: {error}", error=error)
 
 

@@ -1,0 +1,66 @@
+"""What the catalogues say of a wrong model or chip, which know no language but English."""
+
+from __future__ import annotations
+
+from cpsolver.inputs.language import later, recognised
+
+_MESSAGES = (
+    # Whole sentences; one that stands before others is looked for before them. Fields hold such sentences too.
+    later("{name} must be at most {most}"),
+    later("unknown efficiency {names}; known: {known}"),
+    later("efficiency {name} is a fraction, not {value}"),
+    later("{left} but {right}: {why}"),
+    later("{left} but {right}"),
+    later("{name} {value} is more than {bound} {limit}"),
+    later("{name} {value} is not a multiple of {other} {divisor}: give head_dim"),
+    later("{name} {value} is not a multiple of {other} {divisor}"),
+    later("no {precision} matrix peak is known"),
+    later("no memory capacity is known"),
+    later("no memory bandwidth is known"),
+    later("no scale-up bandwidth is known"),
+    later("no network (scale-out) bandwidth is known"),
+    later("no bandwidth of the link to the host (host_link) is known"),
+    later("its matrix units have no {blocks} (block_formats)"),
+    later("multi-token prediction of several layers that are one block each"),
+    # Why two fields contradict each other.
+    later("how many experts a token visits"),
+    later("how many experts there are"),
+    later("the feed-forward width of one expert"),
+    later("how far the other layers see"),
+    later("which layers have that width"),
+    later("which layers have that many"),
+    later("what the other layers are"),
+    later("which layers are state space (M)"),
+    later("a width of kind {kinds}"),
+    later("it has {amount} key-value heads"),
+    later("as many"),
+    later("fewer"),
+    later("the rows of the position table"),
+    later("must be less"),
+    later("must not be more"),
+    later("must be {only}"),
+    later("some layers have a dense MLP"),
+    later("its layers are alike, with full attention"),
+    later("not a multiple of it"),
+    later("which layers it has"),
+    # What a field is.
+    later("neither {first} nor {second} is"),
+    later("{first} and {second}"),
+    later("{name} is not given ({default})"),
+    later("{name} is not given"),
+    later("{name} is given"),
+    later("{name} has no {letter} layers"),
+    later("{name} has {count} numbers"),
+    later("{name} has {count} letters"),
+    later("{name} has {count} {letter} layers"),
+    later("{name} is {value}"),
+)
+_SEPARATOR = "; "
+
+
+def as_messages(text: str) -> str:
+    """Such a sentence, or several between semicolons, for `say` to say wherever people read it: English until then."""
+    first, _, rest = text.partition(_SEPARATOR)
+    if rest and not text.startswith("unknown efficiency "):
+        return later("{first}; {second}", first=as_messages(first), second=as_messages(rest))
+    return recognised(text, _MESSAGES)
