@@ -13,6 +13,7 @@ from cpsolver.cost.chip_speeds import ChipSpeeds
 from cpsolver.cost.compute import Traffic, stream
 from cpsolver.cost.kinds import LayerKind, over_parts, problem_of
 from cpsolver.cost.memory import LayerBytes, layer_bytes
+from cpsolver.cost.modules import projects_up, up_projected_bytes, up_projection_seconds
 from cpsolver.cost.shard import Floats, Shard
 from cpsolver.cost.zero_memory import dropped
 from cpsolver.plans.strategy import MODULES
@@ -62,8 +63,7 @@ def _share_away(problem: Problem) -> float:
 def _at_work(problem: Problem, shard: Shard, kind: LayerKind, layer: LayerBytes) -> LayerBytes:
     """What a layer that stays keeps, in 8 bits, without what its modules send to the host and what is made again."""
     training = problem.spec.training
-    functions = training.recompute_activation_function
-    if not (problem.narrow_activations or training.activation_offload or functions or training.moe_zero_memory):
+    if not (problem.narrow_activations or training.activation_offload or training.recomputes_inside):
         return layer
     each = [[count * of for of in _saved(problem, shard, part)] for part, count in kind.parts]
     saved, inside, held = (reduce(add, of) for of in zip(*each, strict=True))
@@ -81,9 +81,10 @@ def _saved(problem: Problem, shard: Shard, kind: LayerKind) -> tuple[Floats, Flo
     parts = [
         offloaded(problem, shard, kind),
         recomputed_functions(problem, shard, kind),
+        recomputed_projections(problem, shard, kind),
         narrowed(problem, shard, kind),
     ]
-    (away, _), (again, _), _ = parts
+    away, again = parts[0][0], parts[1][0] + parts[2][0]
     zero = dropped(problem, shard, kind, _input_bytes(problem))
     parts += [(zero.all, zero.inside)] if zero else []
     saved = np.asarray(sum(each for each, _ in parts))
@@ -107,6 +108,30 @@ def recomputed_functions(problem: Problem, shard: Shard, kind: LayerKind) -> tup
         return each * problem.model.ffn, {"mlp": each * problem.model.ffn}
     routed, shared = (each * width for width in _widths(problem, kind))
     return routed + shared, {"moe": routed + shared, "moe_act": routed, "shared_experts": shared}
+
+
+def recomputed_projections(problem: Problem, shard: Shard, kind: LayerKind) -> tuple[Floats, Inside]:
+    """Bytes a layer and microbatch of what latent attention's core takes, where it is dropped after that and made again
+    from its low ranks before backward (MindSpeed-LLM c77308a1, tasks/models/transformer/multi_latent_attention.py)."""
+    none = np.zeros(len(shard.tp))
+    if not (problem.spec.training.recompute_mla_up_proj and kind.attends and projects_up(problem.model)):
+        return none, {}
+    # Attention without a flash kernel keeps copies of its own: nothing is counted as saved there.
+    saved = np.where(shard.flash_attention, up_projected_bytes(problem, shard), 0.0)
+    return saved, {"mla_up_proj": saved}
+
+
+def recomputed_projection_seconds(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -> Floats:
+    """Seconds a layer and microbatch in which those projections run again before backward."""
+    if not (problem.spec.training.recompute_mla_up_proj and kind.attends and projects_up(problem.model)):
+        return np.zeros(len(shard.tp))
+    return up_projection_seconds(problem, chip, shard)
+
+
+def recomputed_inside_seconds(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -> Floats:
+    """Seconds a layer and microbatch of all that is dropped inside it and made again before its backward pass."""
+    functions = recomputed_function_seconds(problem, chip, shard, kind)
+    return functions + recomputed_projection_seconds(problem, chip, shard, kind)
 
 
 def recomputed_function_seconds(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -> Floats:

@@ -10,7 +10,7 @@ from operator import add
 import numpy as np
 
 from cpsolver.cost import comm, compute
-from cpsolver.cost.activation_switches import offload_seconds, recomputed_function_seconds
+from cpsolver.cost.activation_switches import offload_seconds, recomputed_inside_seconds
 from cpsolver.cost.kinds import LayerKind, layer_kinds, over_parts
 from cpsolver.cost.modules import module_seconds
 from cpsolver.cost.shard import Floats, Shard
@@ -42,7 +42,7 @@ class Layers:
 
     `forward` and `backward` with all communication (`tensor`, both directions) and no shorter than the host takes;
     `own` the same two without communication; `offload` what trips of activations to the host and back take longer than
-    both passes; `again` activation functions that run again in a layer that is not recomputed; `restored` what experts
+    both passes; `again` what runs again in a layer that is not recomputed; `restored` what experts
     do not keep and make again in any layer. `parts`: of each kind what each part of a layer computes and communicates.
     """
 
@@ -77,7 +77,7 @@ class Layers:
             tensor=np.stack([first + last for first, last in inside]),
             own=(np.stack([first for first, _, _ in own]), np.stack([last for _, last, _ in own])),
             offload=np.stack([offload_seconds(problem, chip, shard, kind, each) for kind, each in passes]),
-            again=_over_kinds(kinds, lambda part: recomputed_function_seconds(problem, chip, shard, part)),
+            again=_over_kinds(kinds, lambda part: recomputed_inside_seconds(problem, chip, shard, part)),
             restored=_over_kinds(kinds, lambda part: restoring_seconds(problem, chip, shard, part)),
             parts=parts,
         )

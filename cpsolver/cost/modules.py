@@ -43,7 +43,7 @@ def _applicable(model: Architecture, fused: bool) -> Modules:
     may = {
         "core_attn": any(kind.attends for kind in kinds),
         "layernorm": any(_separate_norms(model, fused, kind) for kind in kinds),
-        "mla_up_proj": _projects_up(model) and any(kind.attends for kind in kinds),
+        "mla_up_proj": projects_up(model) and any(kind.attends for kind in kinds),
         "moe_act": experts,
         "mlp": dense,
         "moe": experts,
@@ -53,7 +53,7 @@ def _applicable(model: Architecture, fused: bool) -> Modules:
     return tuple(name for name in MODULES if may[name])
 
 
-def _projects_up(model: Architecture) -> bool:
+def projects_up(model: Architecture) -> bool:
     """Latent attention's projections from low ranks are a module of their own: its core does not take these."""
     return model.attention.kind == "mla" and not gemms.absorbed(model.attention)
 
@@ -149,10 +149,8 @@ def freed_bytes(problem: Problem, shard: Shard, kind: LayerKind, core: Floats, f
     )
     freed = dict.fromkeys(MODULES, np.zeros(len(tokens)))
     freed["core_attn"], freed["layernorm"] = np.where(shard.flash_attention, 0.0, core), separate * norm
-    if _projects_up(model) and kind.attends:
-        keys, values = gemms.core_widths(model)
-        ranks = (model.attention.q_lora or 0) + (model.attention.kv_lora or 0)
-        freed["mla_up_proj"] = problem.element_bytes * tokens * (model.heads / tp * (2 * keys + values) + ranks)
+    if projects_up(model) and kind.attends:
+        freed["mla_up_proj"] = up_projected_bytes(problem, shard)
     if kind.experts and moe is not None:
         gates = 2 if model.gated_mlp else 1
         freed["moe"] = fed
@@ -164,6 +162,15 @@ def freed_bytes(problem: Problem, shard: Shard, kind: LayerKind, core: Floats, f
     if "operators" in applicable(problem) and kind.attends and kind.feed_forward:
         freed["operators"] = _freed_operators(problem, shard, kind, freed)
     return np.stack([freed[name] for name in MODULES])
+
+
+def up_projected_bytes(problem: Problem, shard: Shard) -> Floats:
+    """Bytes of latent attention's queries, keys and values, and of the norms' results that they are projected from."""
+    model, attention = problem.model, problem.model.attention
+    keys, values = gemms.core_widths(model)
+    ranks = (attention.q_lora or 0) + (attention.kv_lora or 0)
+    heads = model.heads / shard.tp.astype(np.float64)
+    return np.asarray(problem.element_bytes * shard.tokens(problem.sequence) * (heads * (2 * keys + values) + ranks))
 
 
 def _freed_operators(problem: Problem, shard: Shard, kind: LayerKind, freed: dict[str, Floats]) -> Floats:
@@ -199,9 +206,9 @@ def module_seconds(
     taken = dict.fromkeys(MODULES, none)
     taken["core_attn"], taken["layernorm"] = layer.core, _separate_norms(model, fused, kind) * norm
     block = layer.block + inside.block
-    if _projects_up(model) and kind.attends:
+    if projects_up(model) and kind.attends:
         (taken["mla_up_proj"],) = shard.of_distinct(
-            (*OF_EXPERTS, *OF_ATTENTION), lambda part: (_up_projections(problem, chip, part),)
+            (*OF_EXPERTS, *OF_ATTENTION), lambda part: (up_projection_seconds(problem, chip, part),)
         )
     if kind.experts:
         taken["moe"] = block
@@ -234,8 +241,9 @@ def _spared_gemms(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -
     return compute.part_seconds(problem, device, made_of, tokens, [])[0]
 
 
-def _up_projections(problem: Problem, chip: Chip, shard: Shard) -> Floats:
-    """Latent attention's GEMMs from low ranks, or from the hidden states where queries have none, and rotation."""
+def up_projection_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:
+    """Forward of latent attention's GEMMs from low ranks, or from the hidden states where queries have none, and
+    rotation."""
     model, attention, device = problem.model, problem.model.attention, ChipSpeeds(problem, chip)
     tokens, heads = shard.tokens(problem.sequence), problem.model.heads / shard.tp.astype(np.float64)
     keys, values = gemms.core_widths(model)

@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
+from cpsolver.cost.activation_switches import recomputed_projection_seconds
+from cpsolver.cost.chip_speeds import ChipSpeeds
 from cpsolver.cost.compute import end_operators, host_constants, layer_operators
-from cpsolver.cost.kinds import kind_of_layers, layer_kinds
+from cpsolver.cost.kinds import kind_of_layers, layer_kinds, over_parts
 from cpsolver.cost.layers import Layers
 from cpsolver.cost.shard import Candidates
 from cpsolver.cost.tables import time_table
@@ -177,6 +180,7 @@ def _parts(problem: Problem, chip: Chip, strategy: Strategy, index: int) -> Iter
 def _layers(problem: Problem, chip: Chip, row: Candidates) -> list[list[_Part]]:
     """What one layer of each kind computes for a microbatch."""
     shard, timed = row.shard, Layers.of(problem, chip, row.shard)
+    gemms = ChipSpeeds(problem, chip).layer_gemm_efficiency
     found = []
     for index, kind in enumerate(layer_kinds(problem.model)):
         operators = layer_operators(problem, chip, shard, kind)
@@ -184,7 +188,9 @@ def _layers(problem: Problem, chip: Chip, row: Candidates) -> list[list[_Part]]:
         host = host_constants(problem, kind, bool((shard.ep > 1) & ~shard.expert_overlap))
         parts.append(_Part("waiting for the host", float(timed.waits[index, 0]), host, kernel=False))
         parts.append(_Part("trips to the host", float(timed.offload[index, 0]), ("host_link",), kernel=False))
-        parts.append(_Part("activation function made again", float(timed.again[index, 0]), ("memory",)))
+        projected = float(np.sum(over_parts(kind, partial(recomputed_projection_seconds, problem, chip, shard))))
+        parts.append(_Part("projections made again", projected, (gemms, "memory")))
+        parts.append(_Part("activation function made again", float(timed.again[index, 0]) - projected, ("memory",)))
         parts.append(_Part("experts' activations made again", float(timed.restored[index, 0]), ("memory",)))
         found.append(parts)
     return found

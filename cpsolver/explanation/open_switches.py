@@ -17,7 +17,7 @@ from cpsolver.problem.problem import Problem
 from cpsolver.profiles.framework import launcher_names, load_launcher
 from cpsolver.profiles.switches import GRAPH_SCOPES, Dispatcher
 from cpsolver.profiles.techniques import techniques
-from cpsolver.spec.training import contradictions
+from cpsolver.spec.training_conflicts import contradictions
 
 _MATTERS = 0.01  # a switch whose values differ by a smaller share of a step does not matter
 _OVERLAP = "search.pin.expert_overlap"

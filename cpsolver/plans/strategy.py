@@ -11,7 +11,7 @@ RecomputeKind = Literal["none", "selective", "block", "uniform"]
 """none; selective: some modules of all layers; block: the first layers of each chunk; uniform: all layers, in units."""
 RECOMPUTE_KINDS: tuple[RecomputeKind, ...] = get_args(RecomputeKind)
 BESIDE_FUNCTIONS: tuple[RecomputeKind, ...] = ("none", "block")
-"""Those that go with training.recompute_activation_function and training.moe_zero_memory."""
+"""Those that go with what training makes again in every layer (`Training.recomputes_inside`)."""
 
 Module = Literal["core_attn", "layernorm", "mla_up_proj", "moe_act", "mlp", "moe", "shared_experts", "operators"]
 """What selective recomputation may recompute, by the names of Megatron-LM's --recompute-modules; operators: all of a

@@ -52,6 +52,7 @@ Switch = Literal[
     "swap_optimizer",
     "offload_layers",
     "recompute_activation_function",
+    "recompute_mla_up_proj",
     "moe_zero_memory",
     "release_logits",
     "triangle_attention",

@@ -85,6 +85,12 @@ def _beside_functions(problem: Problem, s: Strategy) -> Iterator[str]:
             "(training.recompute_activation_function): it is {kind}",
             kind=min(kinds),
         )
+    if kinds and training.recompute_mla_up_proj:
+        yield later(
+            "latent attention's projections run again beside recomputation of kind none or block only "
+            "(training.recompute_mla_up_proj): it is {kind}",
+            kind=min(kinds),
+        )
     if kinds and training.moe_zero_memory is not None:
         yield later(
             "experts' activations are made again beside recomputation of kind none or block only "

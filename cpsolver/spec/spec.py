@@ -31,7 +31,8 @@ from cpsolver.spec.search import (
     pin_lengths,
     unknown_chips,
 )
-from cpsolver.spec.training import Images, Length, Lora, Name, Part, Training, against_pins, contradictions
+from cpsolver.spec.training import Images, Length, Lora, Name, Part, Training
+from cpsolver.spec.training_conflicts import against_pins, contradictions
 
 FILE_ENDINGS = (".yaml", ".yml", ".json")
 """A model whose text ends so is a file, not a catalogue name."""

@@ -48,6 +48,7 @@ training:
   activation_offload: null
   offload_layers: 0  # layers whose activations wait on the host (--cpu-offloading-num-layers); default 0
   recompute_activation_function: false  # results of activation functions made again (MindSpeed); default false
+  recompute_mla_up_proj: false  # latent attention's queries, keys, values made again (MindSpeed); default false
   moe_zero_memory: null  # experts' inputs and activations made again (MindSpeed): level0, level1; default null: kept
   release_logits: false  # 16-bit logits go once the loss has an fp32 copy (MindSpeed-LLM); default false
   triangle_attention: false  # attention without a flash kernel leaves masked blocks out (AscendSpeed); default false

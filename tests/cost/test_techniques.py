@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from cpsolver.cost import comm, compute, gemms, memory, states
-from cpsolver.cost.activation_switches import offload_seconds, offloaded, recomputed_functions
+from cpsolver.cost.activation_switches import offload_seconds, offloaded, recomputed_functions, recomputed_projections
 from cpsolver.cost.kinds import LayerKind
+from cpsolver.cost.layers import Layers
 from cpsolver.cost.shard import Candidates, Shard
 from cpsolver.cost.tables import MemoryTable, memory_table, time_table
 from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.inputs.errors import InputError
 from cpsolver.plans.strategy import CORE, MODULES
 from cpsolver.problem.problem import Problem, Supply
 from cpsolver.problem.resolve import resolve
@@ -25,6 +27,7 @@ from cpsolver.spec.spec import parse_spec
 from cpsolver.spec.training import Training
 from hw_specs.schema import HostLink
 from tests.support.problems import ideal, model_spec, spec_of, strategy_of
+from tests.support.special_models import LATENT
 
 DENSE = LayerKind(False, True)
 PLAIN, SHARED = strategy_of(dp=4, flags="f"), strategy_of(dp=4, flags="fz")
@@ -282,6 +285,31 @@ def test_activation_functions_of_experts_are_made_again_too() -> None:
     assert dict(zip(MODULES, freed.tolist(), strict=True)) == pytest.approx(
         {name: wanted.get(name, 0) for name in MODULES}
     )
+
+
+def test_projections_made_again_keep_no_queries_keys_and_values() -> None:
+    """8 heads on two ranks: queries and keys 96 wide, values 64; and both low ranks' norms, whole on each."""
+    model = model_spec(attention=LATENT)
+    plain, again = (of({"recompute_mla_up_proj": on}, model=model) for on in (False, True))
+    row = row_of(plain, tp=2, dp=2, flags="sfz")
+    none, some = memory_table(plain, row), memory_table(again, row)
+    kept = 2 * row.shard.tokens(plain.sequence).item() * (4 * (2 * 96 + 64) + 128 + 128)
+    assert (none.full - some.full).item() == pytest.approx(kept)
+    assert (some.buffer - none.buffer).item() == pytest.approx(2 * kept)
+    assert (none.freed - some.freed)[0, MODULES.index("mla_up_proj"), 0] == pytest.approx(kept)
+    before, after = (time_table(problem, problem.supplies[0], row) for problem in (plain, again))
+    chip, kind = plain.supplies[0].chip, DENSE
+    module = Layers.of(plain, chip, row.shard).modules(plain, chip, row.shard)[0, MODULES.index("mla_up_proj"), 0]
+    assert (after.layer - before.layer).item() == pytest.approx(module)
+    assert (before.recompute - after.recompute).item() == pytest.approx(module)
+    unfused = Shard.of(1, 1, False, False)
+    assert recomputed_projections(again, unfused, kind)[0].item() == 0
+
+
+@pytest.mark.parametrize("attention", [{}, {**LATENT, "indexer": {"heads": 4, "dim": 64, "topk": 64}}])
+def test_projections_are_made_again_where_a_core_takes_them(attention: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"recompute_mla_up_proj = true: .* no latent attention whose core"):
+        resolve(parse_spec(spec_of(model=model_spec(attention=attention), training={"recompute_mla_up_proj": True})))
 
 
 @pytest.mark.parametrize(("level", "more"), [("level0", 0), ("level1", 2 * 512 + 3 * 256)])

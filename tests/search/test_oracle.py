@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import product
 from typing import Any
@@ -21,6 +22,7 @@ from cpsolver.search.compile.data import PlanData, plan_data, scale_for
 from cpsolver.search.compile.model import CompiledModel
 from cpsolver.search.search import search
 from cpsolver.search.space import enumerate_rows
+from models_zoo import Architecture
 from tests.support.compared import KEY, assert_same, compared
 from tests.support.generated import random_problem
 from tests.support.oracle import brute_force, grouped_key, small_enough
@@ -124,6 +126,22 @@ def test_activation_functions_made_again_agree_with_brute_force(bend: bool) -> N
     """24 problems, half of them with bent tables."""
     problems = compared(with_functions_again, seeds(11000 + 1000 * bend, 12), None, bend)
     assert sum(bool(best) for _, best in problems) >= 3
+
+
+def with_projections_again(seed: int) -> Problem:
+    """A random problem with latent attention whose projections run again."""
+    problem = with_host(random_problem(seed), recompute_mla_up_proj=True)
+    attention = {"kind": "mla", "q_lora": 64, "kv_lora": 64, "qk_nope": 32, "qk_rope": 16, "v_head": 32}
+    fields = problem.model.model_dump(exclude={"attention", "kv_heads", "head_dim"})
+    return replace(problem, model=Architecture.model_validate({**fields, "attention": attention}))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("bend", [night(False), True], ids=["real", "bent"])
+def test_projections_made_again_agree_with_brute_force(bend: bool) -> None:
+    """16 problems, half of them with bent tables."""
+    problems = compared(with_projections_again, seeds(13000 + 1000 * bend, 8), None, bend)
+    assert sum(bool(best) for _, best in problems) >= 2
 
 
 def with_little_kept(seed: int) -> Problem:

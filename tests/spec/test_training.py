@@ -36,6 +36,7 @@ def wrong(training: dict[str, Any], **search: Any) -> str:
         ({"activation_offload": ["attn_proj"]}, "together with core_attn only"),
         ({"activation_offload": ["mlp_norm"], "offload_layers": 1}, "excludes training.activation_offload"),
         ({"cuda_graph": "te", "offload_layers": 1}, "excludes training.cuda_graph = 'te'"),
+        ({"recompute_mla_up_proj": True, "lora": {}}, "recompute_mla_up_proj = true: excludes"),
         ({"recompute_activation_function": True, "lora": {}}, "recompute_activation_function = true: excludes"),
         ({"offload_layers": -1}, "must be at least 0"),
         ({"activation_offload": ["atention"]}, "did you mean 'attention'?"),

@@ -24,8 +24,9 @@ from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.inputs.language import later, say
 from cpsolver.plans.dimensions import Group, differences, pins
 from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.against_model import lacks_encoder
 from cpsolver.problem.problem import Problem, encoder_family
-from cpsolver.problem.resolve import adapters_asked, lacks_encoder, resolve_like
+from cpsolver.problem.resolve import adapters_asked, resolve_like
 from cpsolver.problem.strategy_file import strategy_from
 from cpsolver.profiles.default_stack import NAMED
 from cpsolver.profiles.framework import load_launcher

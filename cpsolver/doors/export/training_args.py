@@ -171,6 +171,7 @@ def check_switches(training: Training, framework: str, has: tuple[str, ...] = ()
         "reuse_fp32_parameters": training.reuse_fp32_parameters,
         "swap_optimizer": training.swap_optimizer,
         "recompute_activation_function": training.recompute_activation_function,
+        "recompute_mla_up_proj": training.recompute_mla_up_proj,
         "moe_zero_memory": training.moe_zero_memory is not None,
         "release_logits": training.release_logits,
         "triangle_attention": training.triangle_attention,

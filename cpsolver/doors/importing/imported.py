@@ -348,6 +348,7 @@ def _words(script: Script, training: TrainingCommand, arguments: Arguments) -> l
 def _in_the_model(spec: Sequence[str], model: Mapping[str, Any]) -> bool:
     """Whether the layers of that --spec are in the model, all that it changes of them: MindSpeed-LLM's own names."""
     has = {
+        "deepseek_spec": model.get("attention", {}).get("kind") == "mla",
         "deepseek4_spec": model.get("attention", {}).get("kind") == "csa",
         "longcat_spec": model.get("moe", {}).get("shortcut", False),
     }

@@ -33,7 +33,7 @@ def allowed_kinds(problem: Problem, chip: str) -> tuple[RecomputeKind, ...]:
     if problem.spec.training.offload_layers:  # rule layer_offload
         known = tuple(kind for kind in known if kind == "none")
     training = problem.spec.training
-    if training.recompute_activation_function or training.moe_zero_memory:  # rule recompute
+    if training.recomputes_inside:  # rule recompute
         known = tuple(kind for kind in known if kind in BESIDE_FUNCTIONS)
     if pinned_for(search.pin.recompute_modules, chip):
         known = tuple(kind for kind in known if kind == "selective")
