@@ -194,6 +194,9 @@ def pipeline_depth(problem: Problem, s: Strategy) -> Iterator[str]:
 def sequence_parallel(problem: Problem, s: Strategy) -> Iterator[str]:
     """Megatron switches it off without a word where tp is 1, and checks the tokens only while training."""
     tokens = problem.sequence // s.cp
+    if s.tp > 1 and not s.sequence_parallel and problem.spec.training.recompute_mla_up_proj:
+        # MindSpeed-LLM c77308a1, features_manager/transformer/multi_latent_attention/mla_feature.py, validate_args
+        yield later("projections run again (training.recompute_mla_up_proj) with sequence parallelism where tp > 1")
     if s.sequence_parallel and s.tp == 1:
         yield later("sequence parallelism needs tp > 1")
     elif s.sequence_parallel and tokens % s.tp:

@@ -192,10 +192,8 @@ def schedule(problem: Problem, s: Strategy) -> Iterator[str]:
         yield later("schedule {s.schedule} interleaves: vpp is 1, and must be more", s=s)
     elif needs.interleaves is False and s.vpp > 1:
         yield later("schedule {s.schedule} does not interleave: vpp is {s.vpp}, and must be 1", s=s)
-    if s.v_shaped:
-        yield from _placed_as_v(problem, s)
-    if s.both_ways:
-        yield from _both_ways(problem, s)
+    if s.v_shaped or s.both_ways:
+        yield from _two_chunks(problem, s)
     if problem.lora is not None and s.schedule in ("zb1p", "zb2p", "dualpipe", *V_SHAPED):
         yield later(
             "schedule {s.schedule} fills its bubble with weights' gradients, which frozen layers do not have", s=s
@@ -212,6 +210,18 @@ def schedule(problem: Problem, s: Strategy) -> Iterator[str]:
         )
     else:
         yield _lacking(problem.stack.name, s, needs.stacks)
+
+
+def _two_chunks(problem: Problem, s: Strategy) -> Iterator[str]:
+    """Of schedules whose devices hold a part of the model's first half and one of its second."""
+    yield from _placed_as_v(problem, s) if s.v_shaped else ()
+    yield from _both_ways(problem, s) if s.both_ways else ()
+    if problem.spec.training.recompute_mla_up_proj:
+        yield later(
+            "schedule {s.schedule} keeps the last chunk's projections (training.recompute_mla_up_proj), which is not "
+            "counted",
+            s=s,
+        )
 
 
 def _lacking(stack: str, s: Strategy, others: tuple[str, ...] | None) -> str:

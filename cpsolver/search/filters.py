@@ -254,7 +254,8 @@ def _pinned_variant(problem: Problem, rows: Candidates) -> Bools:
 @mask("sequence_parallel", "variant", any_size=True)
 def _sequence_parallel(problem: Problem, rows: Candidates) -> Bools:
     splits = problem.sequence // rows.cp % rows.tp == 0
-    return np.asarray(~rows.sequence_parallel | ((rows.tp > 1) & splits))
+    asked = problem.spec.training.recompute_mla_up_proj
+    return np.asarray(np.where(rows.sequence_parallel, (rows.tp > 1) & splits, (rows.tp == 1) | (not asked)))
 
 
 @mask("distributed_optimizer", "variant")
@@ -370,6 +371,8 @@ def _schedule(problem: Problem, rows: Candidates) -> Bools:
     v_shaped &= problem.lora is None
     others = np.where(rows.one_group, rows.vpp > 1, (rows.vpp == 1) & (problem.lora is None))
     suits = np.where(rows.v_shaped, v_shaped & _folded_whole(problem, rows), others) & (problem.encoder is None)
+    if problem.spec.training.recompute_mla_up_proj:
+        suits &= ~(rows.v_shaped | rows.both_ways)
     several = (rows.pp > 1) | rows.both_ways
     return np.asarray((rows.schedule == 1) | (several & suits & has[rows.schedule]))
 

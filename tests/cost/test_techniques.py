@@ -16,13 +16,13 @@ from cpsolver.cost.shard import Candidates, Shard
 from cpsolver.cost.tables import MemoryTable, memory_table, time_table
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.inputs.errors import InputError
-from cpsolver.plans.strategy import CORE, MODULES
+from cpsolver.plans.strategy import CORE, MODULES, Strategy
 from cpsolver.problem.problem import Problem, Supply
 from cpsolver.problem.resolve import resolve
 from cpsolver.profiles.stack import load_stack, stack_names
 from cpsolver.profiles.switches import OptimizerName
 from cpsolver.profiles.techniques import Figures, techniques
-from cpsolver.rules import RULES
+from cpsolver.rules import RULES, violations
 from cpsolver.spec.spec import parse_spec
 from cpsolver.spec.training import Training
 from hw_specs.schema import HostLink
@@ -310,6 +310,21 @@ def test_projections_made_again_keep_no_queries_keys_and_values() -> None:
 def test_projections_are_made_again_where_a_core_takes_them(attention: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=r"recompute_mla_up_proj = true: .* no latent attention whose core"):
         resolve(parse_spec(spec_of(model=model_spec(attention=attention), training={"recompute_mla_up_proj": True})))
+
+
+@pytest.mark.parametrize(
+    ("plan", "rule"),
+    [
+        (strategy_of(tp=2, dp=2, flags="fz"), "sequence_parallel"),
+        (strategy_of("x:2,2", dp=2, vpp=2, schedule="dualpipev", flags="fz"), "schedule"),
+        (strategy_of("x:4", recompute="uniform", amount=1, flags="fz"), "recompute"),
+    ],
+)
+def test_projections_run_again_beside_what_mindspeed_takes(plan: Strategy, rule: str) -> None:
+    on, off = (of({"recompute_mla_up_proj": each}, model=model_spec(attention=LATENT)) for each in (True, False))
+    told = [found.message for found in violations(on, plan) if found.rule == rule]
+    assert [message for message in told if "recompute_mla_up_proj" in message]
+    assert not [found for found in violations(off, plan) if "recompute_mla_up_proj" in found.message]
 
 
 @pytest.mark.parametrize(("level", "more"), [("level0", 0), ("level1", 2 * 512 + 3 * 256)])

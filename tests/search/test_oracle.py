@@ -140,7 +140,7 @@ def with_projections_again(seed: int) -> Problem:
 @pytest.mark.parametrize("bend", [night(False), True], ids=["real", "bent"])
 def test_projections_made_again_agree_with_brute_force(bend: bool) -> None:
     """16 problems, half of them with bent tables."""
-    problems = compared(with_projections_again, seeds(13000 + 1000 * bend, 8), None, bend)
+    problems = compared(with_projections_again, seeds(13000 + 1000 * bend, 16), None, bend)
     assert sum(bool(best) for _, best in problems) >= 2
 
 

@@ -95,7 +95,7 @@ def _flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
         yield ("--use-flash-attn",)
     if training.fused_kernels:
         yield from _fused_kernels(problem.model)
-    yield from _techniques(problem)
+    yield from _techniques(problem, s)
     yield from _zero_memory(problem, s)
     yield from _adapters(problem)
     yield from parallel_args.recompute_flags(s)
@@ -126,7 +126,7 @@ def _fused_kernels(model: Architecture) -> Iterator[Flag]:
         yield ("--use-fused-rotary-pos-emb",)
 
 
-def _techniques(problem: Problem) -> Iterator[Flag]:
+def _techniques(problem: Problem, s: Strategy) -> Iterator[Flag]:
     training = problem.spec.training
     own: dict[str, Flag] = {
         "quantized_states": ("--quant-states", "fp8"),
@@ -147,6 +147,7 @@ def _techniques(problem: Problem) -> Iterator[Flag]:
         yield ("--recompute-activation-function",)
     if training.recompute_mla_up_proj:
         yield ("--recompute-mla-up-proj",)
+        yield from (("--mla-mm-split",), ("--mla-up-proj-tp-overlap",)) if s.tp > 1 else ()
     offloaded = training.activation_offload
     if offloaded and set(offloaded) <= set(_SWAPPED):
         yield ("--swap-attention",)

@@ -45,7 +45,7 @@ def training_fields(arguments: Arguments, sequence: int | None, batch: int | Non
         fields["expert_capacity_factor"] = capacity
     if arguments.has("triangle-attn") and not arguments.has("use-flash-attn"):
         fields["triangle_attention"] = True
-    if arguments.has("recompute-mla-up-proj"):
+    if arguments.has("recompute-mla-up-proj") and arguments.text("schedules-method") != "dualpipev":
         fields["recompute_mla_up_proj"] = True
     if arguments.has("mtp-mem-efficient-logits"):  # of every loss (features_manager/transformer/mtp.py)
         fields["release_logits"] = True

@@ -68,6 +68,15 @@ def test_mindspeed_is_told_its_layers(changes: dict[str, Any], spec: str | None)
     assert told == ([(f"mindspeed_llm.tasks.models.spec.{spec}", "layer_spec")] if spec else [])
 
 
+@pytest.mark.parametrize(("tp", "overlaps"), [(1, False), (2, True)])
+def test_mindspeed_makes_projections_again_in_the_way_it_takes(tp: int, overlaps: bool) -> None:
+    """Over several ranks with --mla-up-proj-tp-overlap alone, which needs --mla-mm-split (mla_feature.py)."""
+    problem = problem_of(model=model_spec(attention=MLA), training={"recompute_mla_up_proj": True})
+    flags = exported("mindspeed-llm", problem, tp=tp, dp=2 // tp, flags="sfz" if tp > 1 else "fz").arguments
+    assert "--recompute-mla-up-proj" in flags
+    assert ("--mla-up-proj-tp-overlap" in flags, "--mla-mm-split" in flags) == (overlaps, overlaps)
+
+
 def test_mindspeed_has_norms_over_all_heads_without_tensor_parallelism_only() -> None:
     """Its minimax_spec asserts tp 1; with tp 2 a note says what is missing."""
     problem = problem_with(attention={"kind": "mha", "qk_norm": "layer"})

@@ -293,6 +293,7 @@ def test_ends_that_count_for_a_layer() -> None:
         ("--cpu-offloading-num-layers 8", {"offload_layers": 8}),
         ("--recompute-activation-function", {"recompute_activation_function": True}),
         (f"--recompute-mla-up-proj {LATENT}", {"recompute_mla_up_proj": True}),
+        (f"--recompute-mla-up-proj --schedules-method dualpipev {LATENT}", {"recompute_mla_up_proj": None}),
         ("--mtp-mem-efficient-logits", {"release_logits": True}),
         (
             "--recompute-activation-function --recompute-activation-function-num-layers 30 "
