@@ -226,36 +226,17 @@ def _gemma4(r: Reader) -> Fields:
 
 
 def _longcat(r: Reader) -> Fields:
-    """LongCat-Flash: latent attention and a dense block twice a layer, experts beside them, some that do nothing."""
+    """LongCat-Flash: DeepSeek-V3's latent attention and a dense block twice a layer, experts beside them, some that do
+    nothing. `num_hidden_layers` counts attentions there."""
     r.refuse(r.get("zero_expert_type", default="identity") != "identity", "zero_expert_type: not identity")
-    heads = r.size("num_attention_heads")
-    return {
-        "layers": r.size("num_layers"),
-        "hidden": r.size("hidden_size"),
-        "ffn": r.size("ffn_hidden_size"),
-        "heads": heads,
-        "kv_heads": heads,
-        "head_dim": r.get("qk_nope_head_dim", default=128),
-        "vocab": r.size("vocab_size"),
-        "max_positions": r.get("max_position_embeddings"),
-        "tied_embeddings": bool(r.get("tie_word_embeddings", default=False)),
-        "attention": {
-            "kind": "mla",
-            "q_lora": r.get("q_lora_rank"),
-            "kv_lora": r.size("kv_lora_rank"),
-            "qk_nope": r.get("qk_nope_head_dim", default=128),
-            "qk_rope": r.get("qk_rope_head_dim", default=64),
-            "v_head": r.get("v_head_dim", default=128),
-        },
-        "moe": {
-            "experts": r.size("n_routed_experts"),
-            "zero_experts": r.get("zero_expert_num", default=0),
-            "top_k": r.size("moe_topk"),
-            "expert_ffn": r.size("expert_ffn_hidden_size"),
-            "router_bias": True,
-            "shortcut": True,
-        },
-    }
+    names = {"num_hidden_layers": "num_layers", "intermediate_size": "ffn_hidden_size"}
+    names |= {"moe_intermediate_size": "expert_ffn_hidden_size", "num_experts_per_tok": "moe_topk"}
+    renamed = {own: r.size(theirs) for own, theirs in names.items()}
+    inner = Reader({**r.config, **renamed, "topk_method": "noaux_tc"})
+    fields = LLAMA_LIKE["deepseek_v3"](inner)
+    r.reasons += inner.reasons
+    moe = {**fields["moe"], "zero_experts": r.get("zero_expert_num", default=0), "shortcut": True}
+    return {**fields, "moe": moe}
 
 
 HYBRID: dict[str, Callable[[Reader], Fields]] = {

@@ -11,9 +11,7 @@ from cpsolver.inputs.language import later
 from cpsolver.profiles.framework import Framework
 from cpsolver.spec.spec import Spec
 from cpsolver.spec.training import Target, Training
-from models_zoo import (
-    Architecture,
-)
+from models_zoo import Architecture
 from models_zoo.schema import SPECIAL_LAYERS, special_layers
 
 

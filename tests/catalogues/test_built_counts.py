@@ -7,7 +7,7 @@ biases of routers, buffers there and parameters here, and in a bias of Phi's hea
 
 `data/built_catalogue.json` has what transformers 5.23 builds of other entries of the catalogue, whose published sizes
 are rounded or nominal: of the family's class with the entry's own sizes (Galactica's norms have weights there;
-LongCat's experts that do nothing have weights there that no token meets, which are left out).
+LongCat's experts that do nothing have weights in 5.24 that no token meets, which are left out).
 """
 
 from __future__ import annotations

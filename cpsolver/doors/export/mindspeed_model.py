@@ -58,7 +58,7 @@ def model_flags(model: Architecture, sequence: int, spec: str | None) -> Iterato
             yield ("--interleave-sliding-window", str(model.attention.sliding_window))
     elif spec == "minimax_spec":
         yield ("--qk-layernorm",)
-    elif spec == "longcat_spec":  # both are in every LongCat (transformers 5.23, models/longcat_flash)
+    elif spec == "longcat_spec":  # both are in every LongCat (transformers 5.24, models/longcat_flash)
         yield from (("--enable-mla-scale-q-lora",), ("--enable-mla-scale-kv-lora",))
     if model.attention.kind == "csa":
         yield from _compressed(model)

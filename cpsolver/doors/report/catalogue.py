@@ -29,11 +29,13 @@ from hw_specs import (
     unusable_reasons,
 )
 from models_zoo import (
+    SPECIAL_LAYERS,
     Architecture,
     UnknownModelError,
     active_parameters,
     list_architectures,
     load_architecture,
+    special_layers,
     total_parameters,
     unsupported_reasons,
 )
@@ -244,7 +246,9 @@ def _model_detail(arch: Architecture) -> RenderableType:
         (say("layers"), str(arch.layers)),
         (say("hidden"), f"{arch.hidden:,}"),
         (say("feed-forward"), f"{arch.ffn:,}{say(', ')}{arch.activation}{say(', gated') if arch.gated_mlp else ''}"),
+        (say("experts"), _experts(arch)),
         (say("attention"), heads),
+        (say("also has"), say("; ").join(say(SPECIAL_LAYERS[name]) for name in special_layers(arch))),
         (say("vocabulary"), f"{arch.vocab:,}{say(', tied embeddings') if arch.tied_embeddings else ''}"),
         (say("norm, position"), f"{arch.norm}, {arch.position}"),
         (say("longest sequence"), "" if longest is None else say("{count:,} tokens", count=longest)),
@@ -258,6 +262,15 @@ def _model_detail(arch: Architecture) -> RenderableType:
         (say("notes"), arch.notes or ""),
     ]
     return _detail(arch.name, rows)
+
+
+def _experts(arch: Architecture) -> str:
+    """How many, how wide, and how many of them a token visits; empty for a dense model."""
+    moe = arch.moe
+    if moe is None:
+        return ""
+    told = later("{number} experts of {width:,}, {each} a token")
+    return say(told, number=moe.experts, width=moe.expert_ffn, each=moe.top_k)
 
 
 def _chip_detail(chip: Chip) -> RenderableType:
