@@ -99,6 +99,15 @@ def counts_before(
     return np.concatenate([np.zeros((len(ones), 1), dtype=np.int64), by_chunk.cumsum(axis=1)], axis=1)
 
 
+def later_counts_before(model: Architecture, slots: tuple[int, int]) -> Ints:
+    """Of a V: by how many layers of each kind the second chunks before the x-th place exceed the first ones.
+
+    As `counts_before` counts both chunks of its rounds: (kinds, C + 1).
+    """
+    both, in_order = counts_before(model, 2, *slots, v_shaped=True), counts_before(model, 1, *slots)
+    return both - 2 * in_order[:, : both.shape[1]]
+
+
 def over_parts(kind: LayerKind, each: Callable[[LayerKind], Floats]) -> Floats:
     """The sum of something over all that a layer of that kind is made of."""
     return reduce(add, (count * each(part) for part, count in kind.parts))

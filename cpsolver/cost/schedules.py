@@ -12,8 +12,8 @@ from functools import partial
 import numpy as np
 
 from cpsolver.cost import breadth_first
-from cpsolver.cost.pipeline_events import peak_live_total
-from cpsolver.cost.shard import Bools, Floats, Ints
+from cpsolver.cost.pipeline_events import most_excess, peak_live_total
+from cpsolver.cost.shard import Bools, Candidates, Floats, Ints
 from cpsolver.cost.split_backward import (
     DUALPIPEV_SHARE,
     ZBV_SHARE,
@@ -46,6 +46,10 @@ class PipelineSchedule:
         bound: and what bounds take of that, from pp and microbatches of many rows: (first, second) of
             `split_backward.zero_bubble_bound`.
         joins: all ranks wait for each other between steps.
+        above: of plans that are run event by event, the most by which the closed form is taken to be above that, as a
+            share; None: `pipeline_events.most_excess`.
+        by_events: plans on one chip type are run event by event too: the closed form is off where stages or their
+            chunks differ.
     """
 
     label: str
@@ -56,6 +60,8 @@ class PipelineSchedule:
     form: Callable[[int, int], StepForm] | None = None
     bound: Callable[[Ints, Ints], tuple[Floats, Floats]] | None = None
     joins: bool = True
+    above: float | None = 0.0
+    by_events: bool = False
 
 
 def _live(_problem: Problem, pp: int, vpp: int, microbatches: int) -> Ints:
@@ -105,10 +111,12 @@ def _live_v_min(_problem: Problem, pp: int, _vpp: int, microbatches: int) -> Int
     return np.full(pp, 2 * min((pp + 4) // 3, microbatches))
 
 
+_ABOVE_OF_A_V = 0.03
+"""No closed form of random plans was further above their events (benchmarks/closed_forms.py)."""
 _TORCHTITAN = ("fsdp-torchtitan", "torchtitan-2025", "torchtitan-2026")
 
 SCHEDULES: dict[Schedule, PipelineSchedule] = {
-    "1f1b": PipelineSchedule("1F1B", "1f1b", None, None, _live),
+    "1f1b": PipelineSchedule("1F1B", "1f1b", None, None, _live, above=None),
     "zb1p": _zero_bubble("zb1p", 1),
     "zb2p": _zero_bubble("zb2p", 2),
     "breadth_first": PipelineSchedule(
@@ -127,6 +135,8 @@ SCHEDULES: dict[Schedule, PipelineSchedule] = {
         stacks=("deepseek",),
         live_chunks=_live_dualpipev,
         form=dualpipev_form,
+        above=_ABOVE_OF_A_V,
+        by_events=True,
         bound=partial(v_bound, DUALPIPEV_SHARE),
     ),
     "zbv": PipelineSchedule(
@@ -136,6 +146,8 @@ SCHEDULES: dict[Schedule, PipelineSchedule] = {
         stacks=("zero-bubble", "primus", *_TORCHTITAN),
         live_chunks=_live_zbv,
         form=zbv_form,
+        above=_ABOVE_OF_A_V,
+        by_events=True,
         bound=partial(v_bound, ZBV_SHARE),
     ),
     "dualpipev": PipelineSchedule(
@@ -145,6 +157,8 @@ SCHEDULES: dict[Schedule, PipelineSchedule] = {
         stacks=("deepseek",),
         live_chunks=_live_dualpipev,
         form=dualpipev_form,
+        above=_ABOVE_OF_A_V,
+        by_events=True,
         bound=partial(v_bound, DUALPIPEV_SHARE),
     ),
     # --zero-bubble-v-schedule-mem-setup half, min (sail-sg/zero-bubble-pipeline-parallelism 39f2c18, zbv_greedy.py);
@@ -156,6 +170,8 @@ SCHEDULES: dict[Schedule, PipelineSchedule] = {
         stacks=("zero-bubble", "primus"),
         live_chunks=_live_v_half,
         form=v_half_form,
+        above=_ABOVE_OF_A_V,
+        by_events=True,
         bound=v_half_bound,
     ),
     "v_min": PipelineSchedule(
@@ -165,6 +181,8 @@ SCHEDULES: dict[Schedule, PipelineSchedule] = {
         stacks=("zero-bubble", "primus"),
         live_chunks=_live_v_min,
         form=v_min_form,
+        above=_ABOVE_OF_A_V,
+        by_events=True,
         bound=v_min_bound,
     ),
 }
@@ -175,8 +193,19 @@ V_CHUNKS = 2
 _BY_CODE = [SCHEDULES["1f1b"], *(SCHEDULES[name] for name in DIMENSIONS["schedule"].values)]
 SPLITS_BACKWARD: Bools = np.array([schedule.form is not None for schedule in _BY_CODE])
 """Whether backward is split, by the code of a schedule in rows."""
+_ABOVE: Floats = np.array([np.nan if schedule.above is None else schedule.above for schedule in _BY_CODE])
 ALTERNATES: Bools = np.array([schedule is SCHEDULES["1f1b"] for schedule in _BY_CODE])
 """Whether it is Megatron's 1F1B, by the same."""
+
+
+def most_above(rows: Candidates, mixed: bool) -> Floats:
+    """The most by which closed forms of rows are taken to be above their events, where these are run: (n,) shares.
+
+    `mixed`: plans of the rows have several chip types.
+    """
+    above = _ABOVE[rows.schedule]
+    of_equal = most_excess(rows.pp, rows.vpp, rows.microbatches) if mixed else 0.0
+    return np.asarray(np.where(np.isnan(above), of_equal, above))
 
 
 def most_short(model: Architecture) -> int:

@@ -28,7 +28,9 @@ class StageSeconds:
     Of one microbatch: `compute`, `tensor_parallel` (communication inside the layers, embedding and head), `recompute`,
     `sharding` (weights gathered and gradients scattered, as far as nothing hides it) and `pipeline_p2p` (transfers
     between stages). `forward` is the forward pass within the first two, `weight_gradients` the W of a split backward
-    pass. Once a step, after the pipeline: `data_parallel` and `optimizer`.
+    pass. Of a V: `later`, by how much the second chunk's passes are longer than the first's, which counts embedding,
+    head and kinds of layers, but not what is recomputed. Once a step, after the pipeline: `data_parallel` and
+    `optimizer`.
     """
 
     compute: Floats
@@ -40,6 +42,7 @@ class StageSeconds:
     optimizer: Floats
     forward: Floats
     weight_gradients: Floats
+    later: Floats
 
 
 @dataclass(frozen=True)
@@ -169,6 +172,17 @@ class Pipelines:
         head = rows.loss_slot[self._last] * self._of_last(time.layer)
         first, last = np.maximum(self._of_first(time.embedding), embedding), np.maximum(self._of_last(time.head), head)
         return np.asarray(self.at_ends(first, last))
+
+    @cached_property
+    def ends_later(self) -> Floats:
+        """Of a V: by how much the head is longer than the embedding, each less the layers in whose places it stands."""
+        if not self._v_shaped.any():
+            return np.zeros(self.chips.shape)
+        time, rows, first = self.tables.time, self.tables.rows, self._first
+        layer = self._of_first(time.layer)
+        embedding = np.maximum(0.0, self._of_first(time.embedding) - rows.embedding_slot[first] * layer)
+        head = np.maximum(0.0, self._of_first(time.head) - rows.loss_slot[first] * layer)
+        return np.asarray(self.at_ends(np.where(self._v_shaped, head - embedding, 0.0), 0.0))
 
     @cached_property
     def weight_gradients(self) -> Floats:
@@ -309,7 +323,9 @@ class Pipelines:
         return np.asarray(layers * self.at(time.update_layer) + self.at(time.update_stage) + ends)
 
 
-def stage_seconds(stages: Pipelines, layers: Ints, recomputed: Ints, modules_s: Floats, kinds: Floats) -> StageSeconds:
+def stage_seconds(
+    stages: Pipelines, layers: Ints, recomputed: Ints, modules_s: Floats, kinds: Floats, kinds_later: Floats
+) -> StageSeconds:
     """All parts of the stages' seconds.
 
     Args:
@@ -318,6 +334,7 @@ def stage_seconds(stages: Pipelines, layers: Ints, recomputed: Ints, modules_s: 
         recomputed: places of a layer that a stage recomputes whole, (n, pp).
         modules_s: seconds that recomputed modules add to every place of a layer, (n, pp).
         kinds: each stage's layers of each kind, (kinds, n, pp).
+        kinds_later: of a V, how many more of each kind its second chunk has, of the same shape.
     """
     time, layer = stages.tables.time, stages.at(stages.tables.time.layer)
     tensor = layers * stages.at(time.layer_tp) + _beyond_mean(stages, time.kind_layer_tp, kinds) + stages.ends_tensor
@@ -336,6 +353,7 @@ def stage_seconds(stages: Pipelines, layers: Ints, recomputed: Ints, modules_s: 
         # layer does.
         forward=(layers + beyond / layer) * forward + stages.forward_ends,
         weight_gradients=(layers + beyond / layer) * stages.weight_gradients + stages.weight_ends,
+        later=stages.ends_later + _beyond_mean(stages, time.kind_layer, kinds_later),
     )
 
 

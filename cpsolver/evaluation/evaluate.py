@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from cpsolver.cost import both_ways, memory, states, whole_matrices
-from cpsolver.cost.kinds import counts_before, kind_shares
+from cpsolver.cost.kinds import counts_before, kind_shares, later_counts_before
 from cpsolver.cost.memory import StageBytes, StageParameters
 from cpsolver.cost.model_flops import model_flops_per_step
 from cpsolver.cost.modules import incidence
@@ -35,10 +35,10 @@ def evaluate(
     """Predict a structurally sound strategy (see rules.structure); whether it fits in memory is for the rules to say.
 
     Step time: (m - 1/vpp) * slowest stage + sum of stages / vpp, then the slowest stage's exposed data-parallel
-    communication and optimizer step. Where a schedule splits the backward
-    pass, a `split_backward.StepForm` says all of the pipeline (see SCHEDULES). Where stages
-    run on several chip types that formula is off, too much by `pipeline_events.most_excess` at most: their schedule is
-    run event by event instead, unless `by_formula` asks for the formula alone, which is quicker.
+    communication and optimizer step. Where a schedule splits the backward pass, a `split_backward.StepForm` says all of
+    the pipeline (see SCHEDULES). Where stages run on several chip types that formula is off, too much by
+    `pipeline_events.most_excess` at most, and with some schedules where stages or chunks differ: these are run event by
+    event instead, unless `by_formula` asks for the formula alone, which is quicker.
     Microbatches of different sizes have no such formula: their schedule is run event by event, which charges a stage
     with transfers only while it waits for them, so they compare with `timeline.simulated_step_s` of equal ones.
     `memory_bytes` spares the work where `stage_memory` is known, and `times` where `chip_times` are. Devices that the
@@ -55,7 +55,7 @@ def evaluate(
     pipeline = _pipeline_by_size(strategy, stages) if strategy.dynamic else _pipeline_s(strategy, stages, m)
     after = {"data_parallel": last.data_parallel_s, "optimizer": last.optimizer_s}
     formula = sum({**pipeline, **after}.values())
-    if len(set(strategy.stage_chips)) > 1 and not strategy.dynamic and not by_formula:
+    if runs_events(strategy) and not by_formula:
         pipeline = _by_events(strategy, stages, m, pipeline)
     breakdown = {**pipeline, **after}
     step = sum(breakdown.values())
@@ -71,6 +71,12 @@ def evaluate(
         breakdown_s=breakdown,
         stages=tuple(stages),
     )
+
+
+def runs_events(strategy: Strategy) -> bool:
+    """Whether the schedule run event by event has the last word on a plan whose closed form is known too."""
+    by_events = len(set(strategy.stage_chips)) > 1 or SCHEDULES[strategy.schedule].by_events
+    return by_events and not strategy.dynamic
 
 
 def slowest_stage(strategy: Strategy, stages: Sequence[StageEvaluation], microbatches: int) -> int:
@@ -174,10 +180,11 @@ def _seconds(problem: Problem, strategy: Strategy, tables: ChipTimes) -> StageSe
     """Seconds of every stage, arrays (1, pp)."""
     (_, row), used = _rows(problem, strategy), list(dict.fromkeys(strategy.stage_chips))
     chips = np.array([[used.index(chip) for chip in strategy.stage_chips]])
-    stages, kinds = Pipelines(tables, row[None], chips), stage_kinds(problem, strategy)[:, None, :]
+    stages = Pipelines(tables, row[None], chips)
+    kinds, later = (each[:, None, :] for each in (stage_kinds(problem, strategy), _later_kinds(problem, strategy)))
     modules = [tables.time.modules[chip, :, at] for chip, at in zip(chips[0], row, strict=True)]
     recomputed, modules_s = _recomputation(strategy, modules)
-    return stage_seconds(stages, np.array([strategy.layers]), recomputed, modules_s, kinds)
+    return stage_seconds(stages, np.array([strategy.layers]), recomputed, modules_s, kinds, later)
 
 
 def _rows(problem: Problem, strategy: Strategy) -> tuple[Candidates, Ints]:
@@ -191,9 +198,10 @@ def _rows(problem: Problem, strategy: Strategy) -> tuple[Candidates, Ints]:
 def _both_ways(strategy: Strategy, of_pairs: Sequence[StageEvaluation]) -> list[StageEvaluation]:
     """The stages of a plan of BOTH_WAYS from those of its folded one, whose two chunks the devices of a stage serve.
 
-    They run half of the microbatches through each, so that of all one takes half of both.
+    They run half of the microbatches through each, so that of all one takes half of both. What is the second chunk of a
+    device on the way in is the first on the way out.
     """
-    pairs = [*of_pairs, *reversed(of_pairs)]
+    pairs = [*of_pairs, *(replace(pair, later_s=-pair.later_s) for pair in reversed(of_pairs))]
     return [
         replace(pair, **{name: getattr(pair, name) / 2 for name in _OF_A_MICROBATCH}, layers=strategy.layers[index])
         for index, pair in enumerate(pairs)
@@ -206,7 +214,7 @@ def _of_half(stages: Sequence[StageEvaluation]) -> list[StageEvaluation]:
     return [replace(stage, **{name: 2 * getattr(stage, name) for name in _OF_A_MICROBATCH}) for stage in half]
 
 
-_OF_A_MICROBATCH = (*(f"{name}_s" for name in PARTS[:5]), "forward_s", "weight_gradients_s")
+_OF_A_MICROBATCH = (*(f"{name}_s" for name in PARTS[:5]), "forward_s", "weight_gradients_s", "later_s")
 """Seconds of StageEvaluation that count for each microbatch."""
 
 
@@ -389,6 +397,18 @@ def stage_kinds(problem: Problem, strategy: Strategy) -> Floats:
     places = np.array([_places(strategy, index) for index in range(strategy.pp)])
     if np.any(places % vpp):
         return np.asarray(np.multiply.outer(np.array(kind_shares(model)), np.array(strategy.layers)))
-    counts = counts_before(model, vpp, *strategy.slots, v_shaped=strategy.v_shaped)
-    ends = (places // vpp).cumsum()
-    return np.asarray(counts[:, ends] - counts[:, ends - places // vpp], dtype=np.float64)
+    return _between(counts_before(model, vpp, *strategy.slots, v_shaped=strategy.v_shaped), places // vpp)
+
+
+def _later_kinds(problem: Problem, strategy: Strategy) -> Floats:
+    """Of a V: how many more layers of each kind the second chunk of every stage has than the first, (kinds, pp)."""
+    places = np.array([_places(strategy, index) for index in range(strategy.pp)])
+    if not strategy.v_shaped or np.any(places % strategy.vpp):
+        return np.zeros((len(kind_shares(problem.model)), strategy.pp))
+    return _between(later_counts_before(problem.model, strategy.slots), places // strategy.vpp)
+
+
+def _between(counts: Ints, chunks: Ints) -> Floats:
+    """Counts of stages with chunks of so many places, (kinds, pp), from those before every place."""
+    ends = chunks.cumsum()
+    return np.asarray(counts[:, ends] - counts[:, ends - chunks], dtype=np.float64)

@@ -19,7 +19,8 @@ class StageEvaluation:
 
     `tensor_parallel_s` is all communication inside the layers; `sharding_s` gathers sharded parameters and scatters
     their gradients. `forward_s` is the forward pass within `microbatch_s`, communication included, transfers not.
-    `weight_gradients_s` is what of the backward pass nothing waits for, where a schedule splits it.
+    `weight_gradients_s` is what of the backward pass nothing waits for, where a schedule splits it; `later_s`, of a V,
+    by how much the passes of the second chunk are longer than those of the first.
     Where microbatches differ in size, seconds per microbatch are one's of the mean size, and `sized` is the same stage
     with each one's own.
     """
@@ -41,6 +42,7 @@ class StageEvaluation:
     recompute_modules: Modules = ()
     sized: tuple[StageEvaluation, ...] = ()
     weight_gradients_s: float = 0.0
+    later_s: float = 0.0
 
     @property
     def backward_s(self) -> float:

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
 from cpsolver.cost.pipeline_events import Timeline, detour_s, simulate
 from cpsolver.cost.schedules import SCHEDULES
-from cpsolver.cost.split_events import Pass, run, split_schedule, turns
+from cpsolver.cost.shard import Floats
+from cpsolver.cost.split_backward import V_MICROBATCHES
+from cpsolver.cost.split_events import Pass, SplitSchedule, run, split_schedule, turns
 from cpsolver.evaluation.evaluation import Evaluation, StageEvaluation
 from cpsolver.plans.strategy import ONE_GROUP, Strategy
 
 _MOST_EVENTS = 100_000  # passes that a check simulates: some tenths of a second
+_SETTLED, _PERIOD = 6, 6
+"""From so many times pp microbatches on a V repeats itself: so many more of them always take as long, within 0.2 %."""
+
+
+_known_turns = lru_cache(maxsize=32)(turns)
 
 
 def plan_timeline(strategy: Strategy, stages: Sequence[StageEvaluation], microbatches: int) -> Timeline:
@@ -38,12 +46,9 @@ def plan_timeline(strategy: Strategy, stages: Sequence[StageEvaluation], microba
 
 def _split_timeline(strategy: Strategy, stages: Sequence[StageEvaluation], microbatches: int) -> Timeline:
     """The same with split backward passes."""
-    names, both_ways = ("forward_s", "backward_s", "weight_gradients_s"), strategy.both_ways
-    vpp = 2 if both_ways else strategy.vpp
-    passes = 1 if both_ways else vpp  # of either direction a microbatch is whole
-    forward, backward, weights = (
-        np.array([[getattr(stage, name)] * vpp for stage in stages]) / passes for name in names
-    )
+    both_ways = strategy.both_ways
+    passes = 1 if both_ways else strategy.vpp  # of either direction a microbatch is whole
+    forward, backward, weights = _split_passes(strategy, stages)
     delays = [each / passes for each in link_delays_s([stage.pipeline_p2p_s for stage in stages], 1)]
     order = turns(split_schedule(strategy.schedule), strategy.pp, microbatches)
     done = run(order, forward, backward - weights, weights, delays, both_ways=both_ways)
@@ -65,6 +70,18 @@ def _split_timeline(strategy: Strategy, stages: Sequence[StageEvaluation], micro
     )
 
 
+def _split_passes(strategy: Strategy, stages: Sequence[StageEvaluation]) -> tuple[Floats, Floats, Floats]:
+    """Seconds of forward, whole backward and W of every stage's chunks, (pp, chunks)."""
+    chunks = 2 if strategy.both_ways else strategy.vpp
+    share = np.ones((len(stages), chunks)) / (1 if strategy.both_ways else chunks)
+    if chunks > 1:
+        later = np.array([stage.later_s / (stage.forward_s + stage.backward_s) for stage in stages])
+        share = share * np.stack([1 - later, 1 + later], axis=1)
+    names = ("forward_s", "backward_s", "weight_gradients_s")
+    forward, backward, weights = (np.array([[getattr(stage, name)] for stage in stages]) * share for name in names)
+    return forward, backward, weights
+
+
 def _place(event: tuple[int, Pass, float, float]) -> tuple[int, int, int]:
     """Stage, microbatch and chunk."""
     return event[0], event[1][2], event[1][1]
@@ -74,14 +91,38 @@ def makespan_s(strategy: Strategy, stages: Sequence[StageEvaluation], microbatch
     """Seconds of a pipeline of unequal stages, event by event, each stage charged with its transfers as by formula.
 
     So it is the closed form's number where stages are equal, and beside it knows what a stage's work hides behind a
-    slower one's. None where the closed form is all there is: schedules but Megatron's 1F1B, too many passes.
+    slower one's. None where the closed form is all there is: with other schedules than Megatron's 1F1B and those that
+    say `by_events`, with too many passes.
     """
+    if SCHEDULES[strategy.schedule].by_events:
+        return _makespan_of_a_v(strategy, stages, microbatches)
     if strategy.schedule != "1f1b" or 2 * strategy.pp * strategy.vpp * microbatches > _MOST_EVENTS:
         return None
     waits = np.array([stage.pipeline_p2p_s for stage in stages]) / 2
     passes = (np.array([getattr(stage, name) for stage in stages]) + waits for name in ("forward_s", "backward_s"))
     forward, backward = (np.repeat(seconds[:, None] / strategy.vpp, strategy.vpp, axis=1) for seconds in passes)
     return simulate(forward, backward, microbatches, beside=strategy.expert_overlap).makespan_s
+
+
+def _makespan_of_a_v(strategy: Strategy, stages: Sequence[StageEvaluation], microbatches: int) -> float | None:
+    """The same of stages placed as a V, each chunk with its own seconds. Where microbatches are many, the schedule is
+    run for fewer of them, after which all take as long as the last ones did."""
+    pp = strategy.pp
+    if pp == 1 or microbatches < V_MICROBATCHES * pp:  # which rules refuse
+        return None
+    repeated = max(0, microbatches - _SETTLED * pp) // _PERIOD
+    fewer = microbatches - _PERIOD * max(0, repeated - 1)
+    if 6 * pp * fewer > _MOST_EVENTS:
+        return None
+    waits = np.array([[stage.pipeline_p2p_s] for stage in stages]) / 4
+    forward, backward, weights = _split_passes(strategy, stages)
+    name: SplitSchedule = "dualpipev" if strategy.schedule == "dualpipe" else split_schedule(strategy.schedule)
+    seconds = forward + waits, backward - weights + waits, weights
+    last = run(_known_turns(name, pp, fewer), *seconds).makespan_s
+    if fewer == microbatches:
+        return last
+    before = run(_known_turns(name, pp, fewer - _PERIOD), *seconds).makespan_s
+    return last + (last - before) * (microbatches - fewer) / _PERIOD
 
 
 def least_step_s(strategy: Strategy, evaluation: Evaluation, microbatches: int) -> float:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
+from math import isnan
 
+from cpsolver.cost.schedules import SCHEDULES
 from cpsolver.cost.stage import ChipTimes
 from cpsolver.evaluation.evaluate import chip_times, evaluate
 from cpsolver.evaluation.evaluation import Evaluation
@@ -15,7 +17,6 @@ from cpsolver.plans.folding import folded, unfolded
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import violations
-from cpsolver.search.objective import MOST_EXCESS
 from cpsolver.search.result import EventsRun
 
 
@@ -80,11 +81,13 @@ def least_seconds(problem: Problem, strategy: Strategy, times: ChipTimes) -> tup
     return told.formula_s, least_step_s(strategy, told, strategy.microbatches(problem.batch))
 
 
-def events_run(plans: Collection[Found], closest: float) -> EventsRun:
-    """How many plans were run event by event, and how far beyond the best none was left out; `closest`: the least bound
-    on those that were."""
+def events_run(plans: Collection[Found], closest: float, excess: float) -> EventsRun | None:
+    """How many plans were run event by event, and how far beyond the best none was left out: `excess` at most, NaN
+    where none is run; `closest`: the least bound on those that were."""
+    if isnan(excess) or not plans:
+        return None
     best = min(plan.true for plan in plans)
-    return EventsRun(len(plans), min(MOST_EXCESS, max(0.0, closest / best - 1)))
+    return EventsRun(len(plans), min(excess, max(0.0, closest / best - 1)))
 
 
 def check_legal(problem: Problem, strategy: Strategy) -> None:
@@ -97,12 +100,15 @@ def check_legal(problem: Problem, strategy: Strategy) -> None:
 def balanced(problem: Problem, strategy: Strategy, times: ChipTimes | None = None) -> Strategy:
     """The same plan with its layers as even as they go without losing time, or else in ascending order by group.
 
-    Optimal splits come in crowds of equals; this picks the one that people expect, and always the same. `times`: see
+    Optimal splits come in crowds of equals; this picks the one that people expect, and always the same. Of a schedule
+    that is run event by event even on one chip type it is the fastest of some orders of the chunks. `times`: see
     `evaluate.chip_times`.
     """
     if problem.spec.search.pin.layers is not None or problem.spec.search.forbid.layers is not None:
         return strategy
     times = times or chip_times(problem, strategy)
+    if SCHEDULES[strategy.schedule].by_events:
+        return _fastest_order(problem, strategy, times)
     as_fast = evaluate(problem, strategy, by_formula=True, times=times).step_time_s
     for arrange in (_even, sorted):
         other = _rearranged(strategy, arrange)
@@ -113,6 +119,14 @@ def balanced(problem: Problem, strategy: Strategy, times: ChipTimes | None = Non
         if evaluate(problem, other, by_formula=True, times=times).step_time_s <= as_fast:
             return other
     return strategy
+
+
+def _fastest_order(problem: Problem, strategy: Strategy, times: ChipTimes) -> Strategy:
+    """The fastest by events of a plan and of those with its chunks in other orders."""
+    orders = (_even, sorted, lambda chunks: chunks, lambda chunks: sorted(chunks, reverse=True))
+    plans = dict.fromkeys(_rearranged(strategy, arrange) for arrange in orders)
+    legal = [plan for plan in plans if plan == strategy or not violations(problem, plan)]
+    return min(legal, key=lambda plan: evaluate(problem, plan, times=times).step_time_s)
 
 
 def _rearranged(strategy: Strategy, arrange: Callable[[list[int]], list[int]]) -> Strategy:

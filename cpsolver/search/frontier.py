@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from cpsolver.cost.pipeline_events import most_excess
+from cpsolver.cost.schedules import ALTERNATES, most_above
 from cpsolver.cost.shard import Bools, Candidates, Floats, Ints
 from cpsolver.plans.dimensions import FAMILY
 from cpsolver.plans.strategy import SHARDED
@@ -56,19 +56,21 @@ class Limits:
     """Scores that rows have to beat: `limit`, and those of a layout family that has a plan that plan's score.
 
     `families`: by what `plans.dimensions.family` says of the plan. `enough`: K plans are known. `best`: what the best
-    plan has by the schedule run event by event, 0 where no plan's may be below its formula. Rows of which a plan may be
-    better than that are worth it too.
+    plan has by the schedule run event by event, 0 where no plan's is run so. Rows of which a plan may be better than
+    that are worth it too: by `excess` at most are formulas above it, over several chip types (`mixed`) or one.
     """
 
     limit: float
     families: Mapping[tuple[object, ...], float]
     enough: bool = True
     best: float = 0.0
+    excess: float = MOST_EXCESS
+    mixed: bool = True
 
     @property
     def loosest(self) -> float:
         """No row has a higher limit."""
-        return max(self.limit, self.best * (1 + MOST_EXCESS))
+        return max(self.limit, self.best * (1 + self.excess)) if self.best else self.limit
 
     def of_row(self, rows: Candidates, row: int) -> float:
         """What one row has to beat."""
@@ -77,8 +79,8 @@ class Limits:
             sizes = (int(rows.unfolded(name)[row]) for name in FAMILY)
             limit = min(limit, self.families.get((*sizes, int(_shards_all(rows)[row])), INFINITE))
         if self.best:
-            excess = float(most_excess(rows.pp[row], rows.vpp[row], rows.microbatches[row]))
-            limit = max(limit, self.best * (1 + min(MOST_EXCESS, excess)))
+            excess = float(most_above(rows.take([row]), self.mixed)[0])
+            limit = max(limit, self.best * (1 + min(self.excess, excess)))
         return limit
 
     def of_rows(self, rows: Candidates, chosen: Ints | None = None) -> Floats:
@@ -103,11 +105,14 @@ class Limits:
         if not (self.best or objective.may_be_late_by_formula):
             return None
         by_formula = replace(self, best=0.0).of_rows(rows, chosen)
-        by_events = np.full(len(chosen), self.best or INFINITE)
+        # What is known of events without a run is known of 1F1B alone.
+        alternates = ALTERNATES[rows.schedule[chosen]]
+        by_formula = np.where(alternates, by_formula, np.maximum(by_formula, self.of_rows(rows, chosen)))
+        by_events = np.where(alternates, self.best or INFINITE, 0.0)
         return ByEvents(objective.limits_s(by_formula, rates), objective.limits_s(by_events, rates))
 
     def _or_best(self, limits: Floats, rows: Candidates) -> Floats:
-        excess = np.minimum(MOST_EXCESS, most_excess(rows.pp, rows.vpp, rows.microbatches))
+        excess = np.minimum(self.excess, most_above(rows, self.mixed))
         return np.maximum(limits, self.best * (1 + excess))
 
 

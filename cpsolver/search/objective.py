@@ -7,20 +7,22 @@ step, and the score dollars per million tokens. A bound on the time times the lo
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from math import isnan
 
 import numpy as np
 
 from cpsolver.cost.kinds import counts_before
-from cpsolver.cost.schedules import SPLITS_BACKWARD
+from cpsolver.cost.schedules import SCHEDULES, SPLITS_BACKWARD, schedules_to_search
 from cpsolver.cost.shard import Candidates, Floats, Ints
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.spec.search import ObjectiveName
 
 MOST_EXCESS = 0.10
-"""Plans whose formula is further above the best by events, or above the deadline, are not looked at: it may be, by
-`most_excess`, where there are few microbatches. Of 12 mixed specs none had another best plan without this limit, which
-took up to 40 times as long."""
+"""Of plans over several chip types those whose formula is further above the best by events, or above the deadline, are
+not looked at: it may be, by `most_excess`, where there are few microbatches. Of 12 mixed specs none had another best
+plan without this limit, which took up to 40 times as long."""
 _HOUR_S = 3600.0
 _TOKENS = 1e6
 _DOWN = 1.0 - 1e-12
@@ -34,14 +36,28 @@ class Objective:
     """Scores of plans and bounds on them, the smaller the better.
 
     `prices` is the score of a second on one device of each chip type, in the order of the problem's supplies; None
-    where the score is the step time. Plans slower than `deadline_s` are no answer: with several chip types event by
-    event, and by formula a plan may be slower by what that may be above events.
+    where the score is the step time. Plans slower than `deadline_s` are no answer: event by event where schedules are
+    run so, and by formula a plan may be slower by what that may be above events.
     """
 
     name: ObjectiveName
     problem: Problem
     prices: Floats | None
     deadline_s: float
+
+    @cached_property
+    def excess(self) -> float:
+        """Plans whose formula is further above the best by events, or above the deadline, are not looked at; NaN where
+        no plan of the problem is run event by event."""
+        if self.problem.mixed:
+            return MOST_EXCESS
+        schedules = [SCHEDULES[name] for name in schedules_to_search(self.problem)]
+        return max((schedule.above or 0.0 for schedule in schedules if schedule.by_events), default=float("nan"))
+
+    @property
+    def runs_events(self) -> bool:
+        """Whether the schedule run event by event has the last word on some plans."""
+        return not isnan(self.excess)
 
     @property
     def unit(self) -> str:
@@ -56,7 +72,7 @@ class Objective:
     @property
     def latest_s(self) -> float:
         """Plans slower than that by formula miss the deadline event by event too."""
-        return self.deadline_s * (1 + MOST_EXCESS * self.problem.mixed)
+        return self.deadline_s * (1 + self.excess) if self.runs_events else self.deadline_s
 
     @property
     def may_be_late_by_formula(self) -> bool:

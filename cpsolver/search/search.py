@@ -71,9 +71,8 @@ def search(
     With `search.diverse` they are of K layout families, each the best of its own. Plans whose score is not `below`
     that are no answer. `spaces`: those of searches for problems much alike, which spares making them.
 
-    Bounds and CP-SAT know a step's closed form, which charges pipelines over several chip types too much. So these are
-    evaluated event by event, and so is every plan that may be faster that way than the best one: that order is the
-    answer's (`Proof.by_events`).
+    CP-SAT knows a step's closed form, which is off over several chip types and for stages placed as a V. These are run
+    event by event, as is all that may be faster so than the best one: that order is the answer's (`Proof.by_events`).
     """
     return _Search(problem, listener, below, spaces or Spaces()).run()
 
@@ -189,11 +188,12 @@ class _Search:
 
     def _limits(self) -> Limits:
         """The same, and with families what a plan of one that has a plan already has to beat."""
-        return Limits(self._limit(), self._families, len(self._found) >= self._top, self._best())
+        events = self._best(), self._objective.excess, self._problem.mixed
+        return Limits(self._limit(), self._families, len(self._found) >= self._top, *events)
 
     def _best(self) -> float:
-        """The best score by events, of what is looked for: plans that may be better are solved too; 0: of no others."""
-        if not self._problem.mixed or self._closest < INFINITE:
+        """The best score by events: plans that may be better are solved too; 0: no others are."""
+        if not self._objective.runs_events or self._closest < INFINITE:
             return 0.0
         return min((plan.true for plan in self._close.values()), default=self._below)
 
@@ -331,7 +331,7 @@ class _Search:
             self._agenda.bring_back()  # nothing else is left
             self._patient = False
             return
-        if self._agenda.plan >= self._limit() and 0 < self._best() < self._bounded_for:
+        if self._problem.mixed and self._agenda.plan >= self._limit() and 0 < self._best() < self._bounded_for:
             self._rebound()
             return
         node, patient = self._agenda.take_plan(), self._patient and len(self._found) < self._top
@@ -454,7 +454,7 @@ class _Search:
         left = INFINITE if self._meshes is None else self._meshes.lowest
         bound = max(0.0, min([self._lowest(), left, *self._unsettled])) if stop != "complete" else self._limit()
         plans, answer = list[Plan](), self._found
-        if self._problem.mixed:
+        if self._objective.runs_events:
             answer = first_of_each(self._close.values(), by_events, self._diverse, self._top)
         for rank, found in enumerate(answer, 1):
             gap = 0.0 if stop == "complete" else max(0.0, 1.0 - bound / found.score)
@@ -491,7 +491,7 @@ class _Search:
             bound=bound,
             device_counts=device_counts(self._problem, self._groups, searched, 0.0 if settled else limit),
             meshes=None if self._meshes is None else self._mesh_counts(self._meshes, complete),
-            by_events=events_run(self._close.values(), self._closest) if self._problem.mixed and self._found else None,
+            by_events=events_run(self._close.values(), self._closest, self._objective.excess),
             tallies=tallies,
         )
 

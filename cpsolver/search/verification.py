@@ -110,7 +110,7 @@ def verify(problem: Problem, result: Result, time_limit_s: float = TIME_LIMIT_S,
         opinion.unfinished = True
     if opinion.unsettled:
         opinion.left_out.append(f"{opinion.unsettled} of the candidates drawn, which took too long to be settled")
-    if problem.mixed and len(opinion.plans) > 1:
+    if objective_of(problem).runs_events and len(opinion.plans) > 1:
         opinion.left_out.append("the order after the first plan, which is of the answer's plans alone")
     if problem.degrees_by_chip:
         opinion.left_out.append("plans whose chip types have degrees of their own")
@@ -322,15 +322,15 @@ def _solve_alone(opinion: _Opinion, table: Coefficients, chips: Ints) -> None:
 def _better(opinion: _Opinion, strategy: Strategy) -> bool:
     """Whether a plan is better than the answer's of its own family, or where it has none than the last.
 
-    Over several chip types the answer's claim is that none is faster by events than the first; and of what is faster by
-    formula too, that it would be in the answer.
+    Where schedules are run event by event the answer's claim is that none is faster so than the first; and of what is
+    faster by formula too, that it would be in the answer.
     """
     problem = opinion.problem
     alike = family if problem.spec.search.diverse else Strategy.key
     own = [plan for plan in opinion.plans if alike(plan.strategy) == alike(strategy)]
     held = max((_true(plan) for plan in own or opinion.plans[-1:]), default=INFINITE)
     seconds = _seconds(problem, strategy)
-    if problem.mixed and opinion.plans:
+    if objective_of(problem).runs_events and opinion.plans:
         first = min(map(_true, opinion.plans))
         by_formula = evaluate(problem, strategy, by_formula=True).step_time_s
         held = held if by_formula < _quickest(opinion) * (1 - _CLOSE) else first

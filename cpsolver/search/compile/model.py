@@ -198,6 +198,13 @@ def _solved(
     return solved
 
 
+def _may_run_within(table: Coefficients, plan: PlanData, by_events_s: float, scale: Scale) -> bool:
+    """Whether a plan might end within that when its schedule is run event by event."""
+    if plan.form is not None:  # of others than a V there is the formula alone, by which such a plan is too slow
+        return table.schedule(plan.row).by_events
+    return may_run_within(plan, (by_events_s + plan.error_s) * plan.vpp / scale.unit_s)
+
+
 def solve_plan(
     table: Coefficients,
     row: int | Ints,
@@ -221,17 +228,14 @@ def solve_plan(
 
     weight = float(sum(part[0] for part in table.weights(np.ravel(row)[:1])))
     unknown = Solved("unknown", None, float("inf"), bound_s)
-    solved, vpp = None, int(table.rows.vpp[np.ravel(row)[0]])
+    solved = None
     for guess in _GUESSES:
         if guess > _GUESSES[0] and time_limit_s and late():
             return unknown
         upper = min(limit_s, bound_s * guess)
         scale = scale_for(upper, weight)
         plan = plan_data(table, row, chips, scale, upper)
-        # Of split backward passes there is the formula alone, by which such a plan is too slow.
-        if max(by_events_s, by_formula_s) < upper and (
-            plan.form is not None or not may_run_within(plan, (by_events_s + plan.error_s) * vpp / scale.unit_s)
-        ):
+        if max(by_events_s, by_formula_s) < upper and not _may_run_within(table, plan, by_events_s, scale):
             if by_formula_s <= bound_s:
                 return None
             if time_limit_s and late():
