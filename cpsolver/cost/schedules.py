@@ -46,10 +46,9 @@ class PipelineSchedule:
         bound: and what bounds take of that, from pp and microbatches of many rows: (first, second) of
             `split_backward.zero_bubble_bound`.
         joins: all ranks wait for each other between steps.
-        above: of plans that are run event by event, the most by which the closed form is taken to be above that, as a
-            share; None: `pipeline_events.most_excess`.
         by_events: plans on one chip type are run event by event too: the closed form is off where stages or their
             chunks differ.
+        above: the most by which the closed form of those is taken to be above that, as a share.
     """
 
     label: str
@@ -60,8 +59,8 @@ class PipelineSchedule:
     form: Callable[[int, int], StepForm] | None = None
     bound: Callable[[Ints, Ints], tuple[Floats, Floats]] | None = None
     joins: bool = True
-    above: float | None = 0.0
     by_events: bool = False
+    above: float = 0.0
 
 
 def _live(_problem: Problem, pp: int, vpp: int, microbatches: int) -> Ints:
@@ -111,12 +110,12 @@ def _live_v_min(_problem: Problem, pp: int, _vpp: int, microbatches: int) -> Int
     return np.full(pp, 2 * min((pp + 4) // 3, microbatches))
 
 
-_ABOVE_OF_A_V = 0.03
+_ABOVE_OF_A_V, _ABOVE_BREADTH_FIRST = 0.03, 0.05
 """No closed form of random plans was further above their events (benchmarks/closed_forms.py)."""
 _TORCHTITAN = ("fsdp-torchtitan", "torchtitan-2025", "torchtitan-2026")
 
 SCHEDULES: dict[Schedule, PipelineSchedule] = {
-    "1f1b": PipelineSchedule("1F1B", "1f1b", None, None, _live, above=None),
+    "1f1b": PipelineSchedule("1F1B", "1f1b", None, None, _live),
     "zb1p": _zero_bubble("zb1p", 1),
     "zb2p": _zero_bubble("zb2p", 2),
     "breadth_first": PipelineSchedule(
@@ -125,6 +124,8 @@ SCHEDULES: dict[Schedule, PipelineSchedule] = {
         interleaves=True,
         stacks=(breadth_first.FOLD3D_STACK, "megatron-core", "megatron-core-plain", "megatron-bridge", *_TORCHTITAN),
         live_chunks=breadth_first.live_chunks,
+        by_events=True,
+        above=_ABOVE_BREADTH_FIRST,
     ),
     "dualpipe": PipelineSchedule(
         # All of it as of its folded plan, which is DualPipeV's (plans/folding.py): the published bubble,
@@ -135,8 +136,8 @@ SCHEDULES: dict[Schedule, PipelineSchedule] = {
         stacks=("deepseek",),
         live_chunks=_live_dualpipev,
         form=dualpipev_form,
-        above=_ABOVE_OF_A_V,
         by_events=True,
+        above=_ABOVE_OF_A_V,
         bound=partial(v_bound, DUALPIPEV_SHARE),
     ),
     "zbv": PipelineSchedule(
@@ -146,8 +147,8 @@ SCHEDULES: dict[Schedule, PipelineSchedule] = {
         stacks=("zero-bubble", "primus", *_TORCHTITAN),
         live_chunks=_live_zbv,
         form=zbv_form,
-        above=_ABOVE_OF_A_V,
         by_events=True,
+        above=_ABOVE_OF_A_V,
         bound=partial(v_bound, ZBV_SHARE),
     ),
     "dualpipev": PipelineSchedule(
@@ -157,8 +158,8 @@ SCHEDULES: dict[Schedule, PipelineSchedule] = {
         stacks=("deepseek",),
         live_chunks=_live_dualpipev,
         form=dualpipev_form,
-        above=_ABOVE_OF_A_V,
         by_events=True,
+        above=_ABOVE_OF_A_V,
         bound=partial(v_bound, DUALPIPEV_SHARE),
     ),
     # --zero-bubble-v-schedule-mem-setup half, min (sail-sg/zero-bubble-pipeline-parallelism 39f2c18, zbv_greedy.py);
@@ -170,8 +171,8 @@ SCHEDULES: dict[Schedule, PipelineSchedule] = {
         stacks=("zero-bubble", "primus"),
         live_chunks=_live_v_half,
         form=v_half_form,
-        above=_ABOVE_OF_A_V,
         by_events=True,
+        above=_ABOVE_OF_A_V,
         bound=v_half_bound,
     ),
     "v_min": PipelineSchedule(
@@ -181,8 +182,8 @@ SCHEDULES: dict[Schedule, PipelineSchedule] = {
         stacks=("zero-bubble", "primus"),
         live_chunks=_live_v_min,
         form=v_min_form,
-        above=_ABOVE_OF_A_V,
         by_events=True,
+        above=_ABOVE_OF_A_V,
         bound=v_min_bound,
     ),
 }
@@ -193,7 +194,7 @@ V_CHUNKS = 2
 _BY_CODE = [SCHEDULES["1f1b"], *(SCHEDULES[name] for name in DIMENSIONS["schedule"].values)]
 SPLITS_BACKWARD: Bools = np.array([schedule.form is not None for schedule in _BY_CODE])
 """Whether backward is split, by the code of a schedule in rows."""
-_ABOVE: Floats = np.array([np.nan if schedule.above is None else schedule.above for schedule in _BY_CODE])
+_ABOVE: Floats = np.array([schedule.above for schedule in _BY_CODE])
 ALTERNATES: Bools = np.array([schedule is SCHEDULES["1f1b"] for schedule in _BY_CODE])
 """Whether it is Megatron's 1F1B, by the same."""
 
@@ -204,8 +205,9 @@ def most_above(rows: Candidates, mixed: bool) -> Floats:
     `mixed`: plans of the rows have several chip types.
     """
     above = _ABOVE[rows.schedule]
-    of_equal = most_excess(rows.pp, rows.vpp, rows.microbatches) if mixed else 0.0
-    return np.asarray(np.where(np.isnan(above), of_equal, above))
+    if not mixed:
+        return above
+    return np.where(SPLITS_BACKWARD[rows.schedule], above, most_excess(rows.pp, rows.vpp, rows.microbatches))
 
 
 def most_short(model: Architecture) -> int:

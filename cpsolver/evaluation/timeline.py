@@ -94,14 +94,16 @@ def makespan_s(strategy: Strategy, stages: Sequence[StageEvaluation], microbatch
     slower one's. None where the closed form is all there is: with other schedules than Megatron's 1F1B and those that
     say `by_events`, with too many passes.
     """
-    if SCHEDULES[strategy.schedule].by_events:
+    schedule = SCHEDULES[strategy.schedule]
+    if schedule.by_events and schedule.form is not None:
         return _makespan_of_a_v(strategy, stages, microbatches)
-    if strategy.schedule != "1f1b" or 2 * strategy.pp * strategy.vpp * microbatches > _MOST_EVENTS:
+    if schedule.form is not None or 2 * strategy.pp * strategy.vpp * microbatches > _MOST_EVENTS:
         return None
     waits = np.array([stage.pipeline_p2p_s for stage in stages]) / 2
     passes = (np.array([getattr(stage, name) for stage in stages]) + waits for name in ("forward_s", "backward_s"))
     forward, backward = (np.repeat(seconds[:, None] / strategy.vpp, strategy.vpp, axis=1) for seconds in passes)
-    return simulate(forward, backward, microbatches, beside=strategy.expert_overlap).makespan_s
+    group = microbatches if strategy.schedule in ONE_GROUP else None
+    return simulate(forward, backward, microbatches, group=group, beside=strategy.expert_overlap).makespan_s
 
 
 def _makespan_of_a_v(strategy: Strategy, stages: Sequence[StageEvaluation], microbatches: int) -> float | None:

@@ -52,7 +52,7 @@ class Objective:
         if self.problem.mixed:
             return MOST_EXCESS
         schedules = [SCHEDULES[name] for name in schedules_to_search(self.problem)]
-        return max((schedule.above or 0.0 for schedule in schedules if schedule.by_events), default=float("nan"))
+        return max((schedule.above for schedule in schedules if schedule.by_events), default=float("nan"))
 
     @property
     def runs_events(self) -> bool:

@@ -26,6 +26,7 @@ from tests.support.mixtures import mixture_problem
 from tests.support.oracle import legal, small_enough, strategies
 from tests.support.problems import chip_spec
 from tests.support.selection import later
+from tests.support.split_backward import v_problem
 from tests.support.tables import all_orders, plan_of, quick_tables
 
 LARGEST = 1500
@@ -78,6 +79,43 @@ def test_nothing_is_faster_by_events_than_the_best(seed: int, count: int) -> Non
         assert result.proof.by_events.within == MOST_EXCESS
         found["moved"] += seconds[0] < min(every.values())[1] * (1 - 1e-6)
     assert count > 1 or found["moved"]
+
+
+@pytest.mark.parametrize(("start", "count"), [(0, 5), *later((start, 12) for start in range(5, 77, 12))])
+def test_nothing_is_faster_by_events_than_the_best_where_stages_are_placed_as_a_v(start: int, count: int) -> None:
+    """On one chip type. A plan's layers are its best by formula, in an order that is no slower by events."""
+    checked = differ = 0
+    for seed in range(start, start + count):
+        problem = v_problem(seed).with_(search={"objective": "throughput"})
+        if problem.mixed or not small_enough(problem, LARGEST):
+            continue
+        with quick_tables(seed, by_events=True):
+            best: dict[tuple[object, ...], list[tuple[float, float]]] = {}
+            for s in (s for s in strategies(problem) if legal(problem, s)):
+                told = evaluate(problem, s)
+                best.setdefault(s.key(), []).append((told.formula_s, told.step_time_s))
+            result = search(problem)
+        excess = objective_of(problem).excess
+        assert (result.proof.by_events is not None) == (excess > 0 and bool(best))
+        seconds = [plan.evaluation.step_time_s for plan in result.plans]
+        most = {
+            key: max(true for formula, true in ways if formula <= min(ways)[0] * (1 + CLOSE))
+            for key, ways in best.items()
+        }
+        near = [most[key] for key, ways in best.items() if min(ways)[0] <= seconds[0] * (1 + max(0.0, excess or 0.0))]
+        assert bool(seconds) == bool(best)
+        assert all(one <= other for one, other in pairwise(seconds)), seed
+        assert not near or seconds[0] <= min(near) * (1 + CLOSE), seed
+        for plan in result.plans:
+            key = plan.strategy.key()
+            assert (
+                min(true for _, true in best[key]) * (1 - CLOSE)
+                <= plan.evaluation.step_time_s
+                <= most[key] * (1 + CLOSE)
+            )
+            differ += abs(plan.evaluation.formula_s / plan.evaluation.step_time_s - 1) > 1e-3
+        checked += bool(best)
+    assert count < 10 or (checked and differ)
 
 
 def test_the_formula_is_never_further_above_events_than_stated() -> None:
