@@ -168,7 +168,7 @@ def meshes_line(proof: Proof) -> str:
 
 
 def by_events_line(proof: Proof) -> str:
-    """What the schedule run event by event says of plans over several chip types; empty where there are none."""
+    """What the schedule run event by event says of plans that it has the last word on; empty where there are none."""
     counts = proof.by_events
     if counts is None:
         return ""
