@@ -13,7 +13,7 @@ import numpy as np
 
 from cpsolver.cost import breadth_first
 from cpsolver.cost.pipeline_events import most_excess, peak_live_total
-from cpsolver.cost.shard import Bools, Candidates, Floats, Ints
+from cpsolver.cost.shard import Bools, Floats, Ints
 from cpsolver.cost.split_backward import (
     DUALPIPEV_SHARE,
     ZBV_SHARE,
@@ -26,7 +26,7 @@ from cpsolver.cost.split_backward import (
 )
 from cpsolver.cost.v_forms import v_half_bound, v_half_form, v_min_bound, v_min_form
 from cpsolver.plans.dimensions import DIMENSIONS
-from cpsolver.plans.strategy import ON_REQUEST, SEARCHED_SCHEDULES, Schedule
+from cpsolver.plans.strategy import ON_REQUEST, ONE_GROUP, SEARCHED_SCHEDULES, Schedule
 from cpsolver.problem.problem import Problem
 from models_zoo import Architecture
 
@@ -199,15 +199,13 @@ ALTERNATES: Bools = np.array([schedule is SCHEDULES["1f1b"] for schedule in _BY_
 """Whether it is Megatron's 1F1B, by the same."""
 
 
-def most_above(rows: Candidates, mixed: bool) -> Floats:
-    """The most by which closed forms of rows are taken to be above their events, where these are run: (n,) shares.
+def most_above(schedule: Ints, pp: Ints, vpp: Ints, microbatches: Ints, mixed: bool) -> Floats:
+    """The most by which closed forms of rows are taken to be above their events, where these are run: shares.
 
-    `mixed`: plans of the rows have several chip types.
+    The first four are columns of rows, or of one; `mixed`: their plans have several chip types.
     """
-    above = _ABOVE[rows.schedule]
-    if not mixed:
-        return above
-    return np.where(SPLITS_BACKWARD[rows.schedule], above, most_excess(rows.pp, rows.vpp, rows.microbatches))
+    above = _ABOVE[schedule]
+    return np.where(SPLITS_BACKWARD[schedule], above, most_excess(pp, vpp, microbatches)) if mixed else above
 
 
 def most_short(model: Architecture) -> int:
@@ -226,6 +224,11 @@ def schedules_to_search(problem: Problem) -> tuple[Schedule, ...]:
     if asked is not None:
         return tuple(name for name in SEARCHED_SCHEDULES if name in asked)
     return tuple(name for name in SEARCHED_SCHEDULES if name not in ON_REQUEST and has_schedule(problem, name))
+
+
+def runs_events(problem: Problem, name: Schedule) -> bool:
+    """Whether plans of a schedule are run event by event on one chip type too; Fold3D's order is not run so."""
+    return SCHEDULES[name].by_events and not (name in ONE_GROUP and breadth_first.forwards_first(problem))
 
 
 def has_schedule(problem: Problem, name: Schedule) -> bool:

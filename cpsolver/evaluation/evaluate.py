@@ -8,20 +8,19 @@ from dataclasses import replace
 import numpy as np
 
 from cpsolver.cost import both_ways, memory, states, whole_matrices
-from cpsolver.cost.breadth_first import forwards_first
 from cpsolver.cost.kinds import counts_before, kind_shares, later_counts_before
 from cpsolver.cost.memory import StageBytes, StageParameters
 from cpsolver.cost.model_flops import model_flops_per_step
 from cpsolver.cost.modules import incidence
 from cpsolver.cost.pipeline_events import closed_form_s, runs_beside
-from cpsolver.cost.schedules import SCHEDULES
+from cpsolver.cost.schedules import SCHEDULES, runs_events
 from cpsolver.cost.shard import Candidates, Floats, Ints
 from cpsolver.cost.stage import ChipTimes, Pipelines, StageSeconds, stage_seconds
 from cpsolver.cost.tables import MemoryTable, memory_table, time_table
 from cpsolver.evaluation.evaluation import PARTS, Evaluation, StageEvaluation
 from cpsolver.evaluation.timeline import makespan_s, plan_timeline
 from cpsolver.plans.folding import Folded, folded
-from cpsolver.plans.strategy import ONE_GROUP, Strategy
+from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.switches import DTYPES
 
@@ -56,7 +55,8 @@ def evaluate(
     pipeline = _pipeline_by_size(strategy, stages) if strategy.dynamic else _pipeline_s(strategy, stages, m)
     after = {"data_parallel": last.data_parallel_s, "optimizer": last.optimizer_s}
     formula = sum({**pipeline, **after}.values())
-    if runs_events(problem, strategy) and not by_formula:
+    alternates = strategy.schedule == "1f1b" and len(set(strategy.stage_chips)) > 1
+    if (alternates or runs_events(problem, strategy.schedule)) and not strategy.dynamic and not by_formula:
         pipeline = _by_events(strategy, stages, m, pipeline)
     breakdown = {**pipeline, **after}
     step = sum(breakdown.values())
@@ -72,13 +72,6 @@ def evaluate(
         breakdown_s=breakdown,
         stages=tuple(stages),
     )
-
-
-def runs_events(problem: Problem, strategy: Strategy) -> bool:
-    """Whether the schedule run event by event has the last word on a plan whose closed form is known too."""
-    if strategy.dynamic or (strategy.schedule in ONE_GROUP and forwards_first(problem)):
-        return False
-    return len(set(strategy.stage_chips)) > 1 or SCHEDULES[strategy.schedule].by_events
 
 
 def slowest_stage(strategy: Strategy, stages: Sequence[StageEvaluation], microbatches: int) -> int:

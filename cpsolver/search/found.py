@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from math import isnan
 
-from cpsolver.cost.schedules import SCHEDULES
+from cpsolver.cost.schedules import runs_events
 from cpsolver.cost.stage import ChipTimes
 from cpsolver.evaluation.evaluate import chip_times, evaluate
 from cpsolver.evaluation.evaluation import Evaluation
@@ -107,7 +107,7 @@ def balanced(problem: Problem, strategy: Strategy, times: ChipTimes | None = Non
     if problem.spec.search.pin.layers is not None or problem.spec.search.forbid.layers is not None:
         return strategy
     times = times or chip_times(problem, strategy)
-    if SCHEDULES[strategy.schedule].by_events:
+    if runs_events(problem, strategy.schedule):
         return _fastest_order(problem, strategy, times)
     as_fast = evaluate(problem, strategy, by_formula=True, times=times).step_time_s
     for arrange in (_even, sorted):

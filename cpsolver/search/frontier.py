@@ -79,8 +79,8 @@ class Limits:
             sizes = (int(rows.unfolded(name)[row]) for name in FAMILY)
             limit = min(limit, self.families.get((*sizes, int(_shards_all(rows)[row])), INFINITE))
         if self.best:
-            excess = float(most_above(rows.take([row]), self.mixed)[0])
-            limit = max(limit, self.best * (1 + min(self.excess, excess)))
+            own = rows.schedule[row], rows.pp[row], rows.vpp[row], rows.microbatches[row]
+            limit = max(limit, self.best * (1 + min(self.excess, float(most_above(*own, self.mixed)))))
         return limit
 
     def of_rows(self, rows: Candidates, chosen: Ints | None = None) -> Floats:
@@ -107,13 +107,14 @@ class Limits:
         by_formula = replace(self, best=0.0).of_rows(rows, chosen)
         # What is known of events without a run is known of 1F1B alone.
         alternates = ALTERNATES[rows.schedule[chosen]]
-        by_formula = np.where(alternates, by_formula, np.maximum(by_formula, self.of_rows(rows, chosen)))
         by_events = np.where(alternates, self.best or INFINITE, 0.0)
+        if not alternates.all():
+            by_formula = np.where(alternates, by_formula, self.of_rows(rows, chosen))
         return ByEvents(objective.limits_s(by_formula, rates), objective.limits_s(by_events, rates))
 
     def _or_best(self, limits: Floats, rows: Candidates) -> Floats:
-        excess = np.minimum(self.excess, most_above(rows, self.mixed))
-        return np.maximum(limits, self.best * (1 + excess))
+        above = most_above(rows.schedule, rows.pp, rows.vpp, rows.microbatches, self.mixed)
+        return np.maximum(limits, self.best * (1 + np.minimum(self.excess, above)))
 
 
 def _shards_all(rows: Candidates) -> Bools:

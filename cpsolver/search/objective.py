@@ -13,7 +13,7 @@ from math import isnan
 import numpy as np
 
 from cpsolver.cost.kinds import counts_before
-from cpsolver.cost.schedules import SCHEDULES, SPLITS_BACKWARD, schedules_to_search
+from cpsolver.cost.schedules import SCHEDULES, SPLITS_BACKWARD, runs_events, schedules_to_search
 from cpsolver.cost.shard import Candidates, Floats, Ints
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -51,8 +51,8 @@ class Objective:
         no plan of the problem is run event by event."""
         if self.problem.mixed:
             return MOST_EXCESS
-        schedules = [SCHEDULES[name] for name in schedules_to_search(self.problem)]
-        return max((schedule.above for schedule in schedules if schedule.by_events), default=float("nan"))
+        run = [name for name in schedules_to_search(self.problem) if runs_events(self.problem, name)]
+        return max((SCHEDULES[name].above for name in run), default=float("nan"))
 
     @property
     def runs_events(self) -> bool:

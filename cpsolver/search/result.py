@@ -36,7 +36,7 @@ class Plan:
     def proven(self) -> bool:
         """No plan outside the answer is better, and none of those ranked before it is out of order.
 
-        Over several chip types the first plan is so by events (`Proof.by_events`), the others by formula alone.
+        Where plans are run event by event the first is so by that (`Proof.by_events`), the others by formula alone.
         """
         return self.gap == 0.0
 
@@ -71,8 +71,8 @@ class MeshCounts:
 
 @dataclass(frozen=True)
 class EventsRun:
-    """Where pipelines may span chip types: how many plans were `run` event by event, each with its best layers by
-    formula. None of the others is faster so than the best one, but for those whose formula is this share (`within`) or
+    """Where pipelines may span chip types, or stages be placed as a V: how many plans were `run` event by event, each
+    with its best layers by formula. None of the others is faster so than the best one, but for those whose formula is this share (`within`) or
     more above it.
     """
 
