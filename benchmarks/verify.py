@@ -45,9 +45,9 @@ work, what is remembered between plans, warm starts and limits. `verification` i
 variables and constraints, how many candidates, and what was not looked at. `--verify-time` (60 s) is kept to; what it
 does not reach is told, never passed over. Not verified: where devices may idle, another objective than throughput over
 several chip types, a search that was stopped. Over several chip types, and of stages placed as a V, it checks that no
-plan, run event by event, is faster than the answer's first. Plans after the first are only put in order among those of the answer, which is not
-checked: the last column of the table then says *the order after the first plan*. Plans whose chip types have degrees of
-their own are not in the model. Exit code 70: the answer is contradicted, which is a bug.
+plan, run event by event, is faster than the answer's first. Plans after the first are only put in order among those of
+the answer, which is not checked: the last column of the table then says *the order after the first plan*. Plans whose
+chip types have degrees of their own are not in the model. Exit code 70: the answer is contradicted, which is a bug.
 
 Twenty everyday specs, each with up to {LIMIT_S:g} s; CPU seconds of the search and of the second opinion:
 

@@ -72,8 +72,8 @@ class MeshCounts:
 @dataclass(frozen=True)
 class EventsRun:
     """Where pipelines may span chip types, or stages be placed as a V: how many plans were `run` event by event, each
-    with its best layers by formula. None of the others is faster so than the best one, but for those whose formula is this share (`within`) or
-    more above it.
+    with its best layers by formula. None of the others is faster so than the best one, but for those whose formula is
+    this share (`within`) or more above it.
     """
 
     run: int
