@@ -27,7 +27,7 @@ from cpsolver.doors.importing.scope import OutOfScopeError
 from cpsolver.inputs.errors import InputError
 
 _SUFFIXES = ("*.sh", "*.slurm", "*.sbatch", "*.bash")
-_MODEL = re.compile(r"--(num-layers|hidden-size|num-attention-heads)\b")
+_MODEL = re.compile(r"--(num-layers|hidden-size|num-attention-heads|model-name|config-file)\b")
 _STARTS = re.compile(r"\b(torchrun|deepspeed|srun|msrun|mpirun|torch\.distributed|python3?)\b")
 _VOCABULARY = 50_304
 """Given where a script leaves the vocabulary to a tokenizer's file."""
@@ -37,6 +37,8 @@ _DEVICE_TROUBLE = re.compile("devices|--global-batch-size .* multiple|--expert-m
 _CHIPS = (("ascend_910b", "ascend_950dt"), ("h100", "b200"))
 _NEWEST = re.compile("(^|_)A5(_|\\.)")
 """Names of scripts for the newest Ascend (Atlas A5: 950)."""
+_KUNLUN = re.compile("BKCL_|XPU_VISIBLE")
+"""Variables of Kunlun's libraries."""
 _ALPS = re.compile("/capstor/")
 """The file system of CSCS's Alps, whose nodes are of GH200."""
 _COMMAND = r"\s*(?:ba)?sh\s+(\S+\.sh)((?:[ \t]+[^\s`<>|;&]+)+)[ \t]*$"
@@ -60,14 +62,14 @@ _USUAL |= {"FL": "true", "SP": "true", "TE": "true", "DATASET_PATH": "/data", "P
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a script: `spec and plan`, `no words`, `refused` or `out of scope`; and why."""
+    """What became of a script: `spec and plan`, `no words`, `refused` or `out of scope`; why, and how it was read."""
 
     file: Path
     what: str
+    options: ImportOptions
     why: str = ""
     helped: tuple[str, ...] = ()
     imported: Imported | None = None
-    arguments: tuple[str, ...] | None = None
 
 
 def scripts(repository: Path) -> Iterator[Path]:
@@ -118,6 +120,8 @@ def chips_of(file: Path) -> tuple[str, ...]:
         return (asked,)
     if _ALPS.search(text):
         return ("gh200",)
+    if _KUNLUN.search(text):
+        return ("kunlun3",)
     if not _ASCEND.search(text) and "ascend" not in str(file).lower():
         return _CHIPS[1]
     return tuple(reversed(_CHIPS[0])) if _NEWEST.search(file.name) else _CHIPS[0]
@@ -172,9 +176,9 @@ def _once(file: Path, options: ImportOptions, helped: tuple[str, ...]) -> Outcom
             return _once(file, more, (*helped, *(name for name in ("variables",) if name not in helped)))
         why = "; ".join(f"{trouble.where} {trouble.message}".strip() for trouble in error.troubles)
         scope = "out of scope" if isinstance(error, OutOfScopeError) else "refused"
-        return Outcome(file, scope, why, helped, None, options.arguments)
+        return Outcome(file, scope, options, why, helped)
     what = "spec and plan" if imported.strategy is not None else "no words"
-    return Outcome(file, what, "; ".join(imported.refusals), helped, imported, options.arguments)
+    return Outcome(file, what, options, "; ".join(imported.refusals), helped, imported)
 
 
 def report(name: str, outcomes: list[Outcome]) -> str:

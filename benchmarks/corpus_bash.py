@@ -47,6 +47,8 @@ _EMPTY = (
     "module",
     "scontrol",
 )
+_MODEL = ("--num-layers", "--hidden-size", "--model-name", "--config-file")
+"""Arguments that a training has one of."""
 _SECONDS = 10
 _NOTE = '#!{bash}\n{{ printf "%s\\0" "$0" "$@"; printf "\\n\\0"; }} >> "$WORDS_NOTED"\n'
 _HANDS_ON = 'while [ $# -gt 1 ]; do if [ "$1" = -c ]; then exec {bash} "$@"; fi; shift; done\n'
@@ -77,7 +79,7 @@ def compared(outcomes: Sequence[Any], folder: Path) -> Iterator[str]:
     for outcome in outcomes:
         if outcome.imported is None:
             continue
-        verdict, detail = _verdict(outcome.file, outcome.arguments)
+        verdict, detail = _verdict(outcome.file, outcome.options.arguments)
         tally[verdict] += 1
         if verdict == "no run":
             yield f"no run\t{outcome.file.relative_to(folder)}\t{detail}"
@@ -156,7 +158,7 @@ def bash_runs(file: Path, arguments: Sequence[str], stops: bool = True) -> list[
             )
         text = noted.read_text(errors="replace") if noted.exists() else ""
     runs = [run.split("\0")[:-1] for run in text.split("\n\0") if run]
-    return [run for run in runs if any(word.split("=")[0] in ("--num-layers", "--hidden-size") for word in run)]
+    return [run for run in runs if any(word.split("=")[0] in _MODEL for word in run)]
 
 
 def _nested(bash: str) -> str:

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from benchmarks.corpus_devices import wider
 from cpsolver.doors.export.judge import launch_of
 from cpsolver.doors.export.launch import CannotExpress, write_files
 from cpsolver.doors.importing.imported import Imported, ImportOptions, import_source
@@ -23,7 +24,7 @@ from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.resolve import resolve
 from cpsolver.problem.strategy_file import strategy_to_dict
-from cpsolver.rules import violations
+from cpsolver.rules import Violation, violations
 from cpsolver.spec.spec import parse_spec
 from models_zoo.params import total_parameters
 from models_zoo.schema import DESCRIPTIVE_FIELDS
@@ -45,6 +46,7 @@ _STATES = 14
 _MADE_UP = ("devices", "variables", "arguments")
 """Help that decides what a plan needs or has: with it the plan is the corpus's, not the script's."""
 _LEGAL, _WITHIN = "legal", "legal on the whole device, not below the margin"
+_WIDER = "legal on more devices than its default, of a script whose nodes the environment says"
 
 
 def judged(outcomes: Sequence[Any], folder: Path) -> Iterator[str]:
@@ -57,27 +59,39 @@ def judged(outcomes: Sequence[Any], folder: Path) -> Iterator[str]:
         imported = outcome.imported
         if imported is None or imported.strategy is None:
             continue
-        broken = violations(problem_of(imported), imported.strategy)
-        open_here = _left_open(outcome, folder / outcome.file.relative_to(folder).parts[0])
-        if broken and (open_here or not (broken := violations(problem_of(imported, margin=0.0), imported.strategy))):
-            verdict = open_here or _WITHIN
-        elif broken:
+        verdict, broken = _verdict(outcome, folder)
+        verdicts[verdict] += 1
+        if broken:
             said = "; ".join(f"{violation.rule}: {violation.message}" for violation in broken)
-            verdict = f"refused: {_who_is_right(outcome, {violation.rule for violation in broken}, said)}"
             chip = imported.spec["cluster"]["chips"]
             yield f"refused\t{outcome.file.relative_to(folder)}\t{chip}\t{verdict}\t{said[:400]}"
-        else:
-            verdict = f"legal, but {open_here}" if open_here else _LEGAL
-        verdicts[verdict] += 1
     yield from _shares(verdicts)
+
+
+def _verdict(outcome: Any, folder: Path) -> tuple[str, Sequence[Violation]]:
+    """What the rules make of a plan, in words, and what they refuse it for, where the script itself settles that."""
+    open_here = _left_open(outcome, folder / outcome.file.relative_to(folder).parts[0])
+    if not violations(problem_of(outcome.imported), outcome.imported.strategy):
+        return f"legal, but {open_here}" if open_here else _LEGAL, ()
+    if open_here:
+        return open_here, ()
+    broken = violations(problem_of(outcome.imported, margin=0.0), outcome.imported.strategy)
+    if not broken:
+        return _WITHIN, ()
+    for imported in wider(outcome):
+        assert imported.strategy is not None
+        if not violations(problem_of(imported, margin=0.0), imported.strategy):
+            return _WIDER, ()
+    said = "; ".join(f"{violation.rule}: {violation.message}" for violation in broken)
+    return f"refused: {_who_is_right(outcome, {violation.rule for violation in broken}, said)}", broken
 
 
 def _shares(verdicts: Counter[str]) -> Iterator[str]:
     """How many plans are refused, of all and of those that are judged, and every verdict."""
     plans, lawful = verdicts.total(), sum(count for text, count in verdicts.items() if text.startswith("legal"))
-    strict = plans - lawful + verdicts[_WITHIN]
+    strict = plans - lawful + verdicts[_WITHIN] + verdicts[_WIDER]
     refused = sum(count for text, count in verdicts.items() if text.startswith("refused"))
-    settled = refused + verdicts[_LEGAL] + verdicts[_WITHIN]
+    settled = refused + verdicts[_LEGAL] + verdicts[_WITHIN] + verdicts[_WIDER]
     yield f"rules: {plans} plans, {strict} refused by a rule as they stand ({strict / max(1, plans):.1%})"
     yield f"judged: {settled} that the script settles, {refused} refused ({refused / max(1, settled):.1%})"
     yield from (f"{count:4d}  {text}" for text, count in verdicts.most_common())

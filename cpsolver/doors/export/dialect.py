@@ -71,7 +71,7 @@ CORE_0_15 = replace(
     MEGATRON_LM,
     name="loongforge",
     source="core_v0.15.0",
-    switches=(),
+    switches=("moe_dispatcher",),
     output_gate=False,
     shared_gate=False,
     activation_offload=False,

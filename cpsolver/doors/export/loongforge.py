@@ -20,6 +20,7 @@ from cpsolver.inputs.language import say
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from models_zoo import Architecture
+from models_zoo.schema import Indexer
 
 MODEL = "model.yaml"
 SCRIPT = "${LOONGFORGE_PATH}/loongforge/train.py"
@@ -34,9 +35,11 @@ _UNKNOWN = "???"
 
 def loongforge(problem: Problem, s: Strategy) -> Launch:
     """LoongForge of 2026-08 (formerly AIAK-Training-LLM); raises CannotExpress."""
-    training_args.check_switches(problem.spec.training, CORE_0_15.name)
+    training_args.check_switches(problem.spec.training, CORE_0_15.name, CORE_0_15.switches)
     layers, notes = _layers(problem, s)
-    flags = [*shared_flags(problem, s, CORE_0_15), *stage_recompute(s), *layers]
+    in_the_file = set(model_args.special_flags(problem.model))
+    shared = [flag for flag in shared_flags(problem, s, CORE_0_15) if flag not in in_the_file]
+    flags = [*shared, *stage_recompute(s), *layers]
     environment = environment_of(problem, s)
     here = f'  --config-file "${{CONFIG_FILE:-$(dirname "$0")/{MODEL}}}"'
     files = {
@@ -74,8 +77,8 @@ def family(model: Architecture) -> tuple[str, str] | None:
     """LoongForge's class and family whose layers the model has; None: it has no such layers.
 
     LLaMAConfig has no experts, MimoConfig is that with multi-token prediction; DeepseekConfig has latent attention, in
-    models with experts alone; Qwen3Config and MinimaxConfig have experts in every layer and no shared ones, the latter
-    with norms over all queries and all keys, and multi-token prediction.
+    models with experts alone, with an indexer or without; Qwen3Config and MinimaxConfig have experts in every layer and
+    no shared ones, the latter with norms over all queries and all keys, and multi-token prediction.
     """
     moe, latent = model.moe, model.attention.kind == "mla"
     if moe is None:
@@ -84,7 +87,7 @@ def family(model: Architecture) -> tuple[str, str] | None:
         return ("MimoConfig", "mimo") if model.mtp_layers else ("LLaMAConfig", "llama")
     if latent:
         return None if moe.shared_gate else ("DeepseekConfig", "deepseek")
-    if moe.shared_experts or not all(map(model.has_experts, range(model.layers))):
+    if model.attention.indexer or moe.shared_experts or not all(map(model.has_experts, range(model.layers))):
         return None
     if model.attention.qk_norm == "layer":
         return ("MinimaxConfig", "minimax")
@@ -131,7 +134,22 @@ def _latent(model: Architecture) -> dict[str, Any]:
         "qk_pos_emb_head_dim": attention.qk_rope,
         "v_head_dim": attention.v_head,
     }
-    return {"multi_latent_attention": True, **widths}
+    return {"multi_latent_attention": True, **widths, **_indexer(attention.indexer)}
+
+
+def _indexer(indexer: Indexer | None) -> dict[str, Any]:
+    """Which keys are selected: fields of Megatron-Core's own class, by configs/models/glm5 and glm5.2."""
+    if indexer is None:
+        return {}
+    fields = {
+        "experimental_attention_variant": "dsa",
+        "dsa_indexer_n_heads": indexer.heads,
+        "dsa_indexer_head_dim": indexer.dim,
+        "dsa_indexer_topk": indexer.topk,
+    }
+    if indexer.every > 1:
+        fields |= {"dsa_indexer_topk_freq": indexer.every, "dsa_indexer_skip_topk_offset": indexer.first}
+    return fields
 
 
 def _experts(model: Architecture) -> dict[str, Any]:

@@ -219,6 +219,8 @@ def _imported(name: str, said: _Training, options: ImportOptions) -> Imported:
     if guessed.stack != "ascendspeed":  # other frameworks with --DDP-impl make one product of both
         section.pop("fused_gate_up", None)
     spec = {"model": written, "cluster": cluster, "training": section, **_profiles(options, framework)}
+    if plan.strategy is not None and any(len(set(of.recompute_layers)) > 1 for of in plan.strategy.groups):
+        spec["search"] = {"recompute_scope": "stage"}
     spec, left_out = accepted(spec, plan.strategy, options.launcher is None, placeholders)
     notes += [
         *left_out,

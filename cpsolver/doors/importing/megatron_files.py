@@ -6,6 +6,7 @@ LoongForge c6275661 (loongforge/models/utils.py, configs/models).
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -29,6 +30,8 @@ _MARK = re.compile("\ue000\\d+\ue001")
 _NAMING = ("--model-name", "--config-file", "--yaml-cfg")
 _MODELS = "configs/models/"
 """LoongForge's folder of models' files."""
+_REGISTRY = "loongforge/utils/config_map.py"
+"""LoongForge's table of the files of models' names."""
 _FREQUENCY = re.compile(r"""\$\{moe_freq:\s*["']?(.*?)["']?\s*\}""")
 
 
@@ -82,8 +85,9 @@ def model_tokens(tokens: Sequence[str], script: str) -> tuple[str, ...]:
     if not named:
         return ()
     option, value = next(iter(sorted(named.items())))
-    wanted = _wanted(option, value)
-    path = None if script == "<stdin>" else _above(Path(script).absolute().parent, wanted)
+    folder = None if script == "<stdin>" else Path(script).absolute().parent
+    wanted = _wanted(option, value, folder)
+    path = None if folder is None else _above(folder, wanted)
     if path is None:
         message, allowed = (
             say("{wanted} is not in the script's folder or above it", wanted=wanted),
@@ -93,13 +97,28 @@ def model_tokens(tokens: Sequence[str], script: str) -> tuple[str, ...]:
     return _file_tokens(path)
 
 
-def _wanted(option: str, value: str) -> str:
+def _wanted(option: str, value: str, folder: Path | None) -> str:
     """The file of the model, or a pattern of it, below the script's folder or below one above it."""
     if option == "--model-name":
-        return f"configs/models/*/{re.sub(r'[^A-Za-z0-9]', '_', value)}.yaml"
+        return _registered(value, folder) or f"configs/models/*/{re.sub(r'[^A-Za-z0-9]', '_', value)}.yaml"
     known = _MARK.split(value)[-1]
     own = known.find(_MODELS)
     return known[own:] if own >= 0 else known.lstrip("/") if known != value else known
+
+
+def _registered(model: str, folder: Path | None) -> str | None:
+    """The file that LoongForge's own table, where it stands above the script, has for a model's name. The table is read
+    as text; nothing of it runs."""
+    table_file = None if folder is None else _above(folder, _REGISTRY)
+    if table_file is None:
+        return None
+    try:
+        module = ast.parse(table_file.read_text(encoding="utf-8"))
+        tables = [ast.literal_eval(node.value) for node in module.body if isinstance(node, ast.Assign)]
+        entry = next(one[model] for one in tables if isinstance(one, dict) and model in one)
+        return f"{entry['config_path']}/{entry['config_name']}.yaml"
+    except (OSError, ValueError, SyntaxError, StopIteration, TypeError, KeyError):
+        return None  # another release's table: by the name alone
 
 
 def _above(folder: Path, pattern: str) -> Path | None:

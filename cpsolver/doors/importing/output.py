@@ -36,7 +36,8 @@ def spec_text(imported: Imported) -> str:
     if imported.framework is not None:
         with speaking(ENGLISH):
             head.append(f"# Stack and launcher by: {one_line(imported.framework.why)}.")
-    return "\n".join([*head, *_lines({**imported.spec, "search": {"top": 3}}, (), imported.placeholders)]) + "\n"
+    spec = {**imported.spec, "search": {"top": 3, **imported.spec.get("search", {})}}
+    return "\n".join([*head, *_lines(spec, (), imported.placeholders)]) + "\n"
 
 
 def strategy_text(strategy: Strategy, source: str) -> str:

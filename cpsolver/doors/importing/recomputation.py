@@ -101,14 +101,13 @@ def _by_stage(arguments: Arguments, amounts: list[int], pp: int, split: LayerSpl
         return Recomputation()
     refusals: tuple[str, ...] = (say("--custom-pipeline-recompute-layers has a 0"),) if 0 in amounts else ()
     if split is not None and split.vpp > 1:
-        if any(amount < layers for amount, layers in zip(amounts, split.layers, strict=True)):
-            told = say(
-                "--custom-pipeline-recompute-layers with {chunks} chunks a stage: which layers of each is not known",
-                chunks=split.vpp,
-            )
-            refusals += (told,)
-            return Recomputation("block", tuple(amounts), refusals=refusals)
-        amounts = [-(-layers // split.vpp) for layers in split.layers]
+        if all(amount >= layers for amount, layers in zip(amounts, split.layers, strict=True)):
+            return Recomputation("uniform", (1,) * pp)  # every layer, each a unit of its own, as by block
+        told = say(
+            "--custom-pipeline-recompute-layers with {chunks} chunks a stage: which layers of each is not known",
+            chunks=split.vpp,
+        )
+        refusals += (told,)
     return Recomputation("block", tuple(amounts), refusals=refusals)
 
 

@@ -30,6 +30,7 @@ LOONGFORGE_KEYS = {
     *("qk_layernorm", "untie_embeddings_and_output_weights", "num_experts", "moe_ffn_hidden_size", "moe_layer_freq"),
     *("moe_shared_expert_intermediate_size", "q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim"),
     *("v_head_dim", "multi_latent_attention", "mtp_num_layers"),
+    *("experimental_attention_variant", "dsa_indexer_n_heads", "dsa_indexer_head_dim", "dsa_indexer_topk"),
 }
 """Keys of configs/models in LoongForge c6275661, which are fields of the classes that these files name."""
 
@@ -190,6 +191,21 @@ def test_loongforges_file_has_what_its_own_has() -> None:
     )
     assert (llama["group_query_attention"], llama["num_query_groups"], llama["qk_layernorm"]) == (True, 8, False)
     assert not {"group_query_attention", "kv_channels"} & deepseek.keys()
+
+
+def test_loongforge_has_the_indexer_in_the_models_file() -> None:
+    """configs/models/glm5/glm5.yaml and glm5.2/glm5_2.yaml of c6275661."""
+    glm = own("glm5-744b-a40b")
+    assert glm["experimental_attention_variant"] == "dsa"
+    assert [glm[f"dsa_indexer_{name}"] for name in ("n_heads", "head_dim", "topk")] == [32, 128, 2048]
+    assert "dsa_indexer_topk_freq" not in glm
+    shared = {"heads": 4, "dim": 16, "topk": 512, "every": 2, "first": 2}
+    problem = problem_with(attention={**MLA, "indexer": shared}, moe=EXPERTS)
+    fields = config(problem)
+    assert (fields["dsa_indexer_topk_freq"], fields["dsa_indexer_skip_topk_offset"]) == (2, 2)
+    arguments = exported("loongforge", problem).arguments
+    assert not any("indexer" in word or "experimental" in word for word in arguments)
+    assert own("minimax-m3-428b-a23b")["_target_"] == "???"  # an indexer without latent attention
 
 
 def test_loongforge_starts_with_the_file_beside_the_script(tmp_path: Path) -> None:

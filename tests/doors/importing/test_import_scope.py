@@ -57,6 +57,8 @@ def test_a_printed_command_trains_nothing_and_a_batch_script_has_its_cluster() -
         ("pretrain_bert.py", "BERT"),
         ("pretrain_vlm.py", "multimodal"),
         ("pretrain_retro.py", "Retro"),
+        ("tools/dist_checkpoint/checkpoint/hf_roundtrip_test.py", "conversion"),
+        ("/workspace/LoongForge/loongforge/embodied/train.py", "robots' actions"),
         ("pretrain_mamba.py", "state-space layers whose places no pattern"),
         ("run_text_generation_server.py", "inference"),
         ("evaluation.py", "an evaluation"),

@@ -15,7 +15,8 @@ from cpsolver.inputs.errors import InputError
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.resolve import resolve
 from cpsolver.problem.strategy_file import load_strategy
-from cpsolver.spec.spec import load_spec
+from cpsolver.rules import violations
+from cpsolver.spec.spec import load_spec, parse_spec
 from models_zoo import Architecture
 from tests.support.command import in_tmp, write  # noqa: F401
 
@@ -170,6 +171,14 @@ def test_an_argument_that_only_mindspeed_has_names_it(flag: str) -> None:
     assert (found.spec["stack"], found.spec["launcher"]) == ("mindspeed", "mindspeed-llm")
 
 
+def test_a_spec_lets_stages_recompute_as_the_script_does() -> None:
+    found = imported(DIALECTS["LoongForge: layers and recomputation by stage"][0])
+    assert found.spec["search"] == {"recompute_scope": "stage"}
+    assert found.strategy is not None
+    assert {broken.rule for broken in violations(resolve(parse_spec(found.spec)), found.strategy)} <= {"memory"}
+    assert "search" not in imported(DIALECTS["megatron with arrays"][0]).spec
+
+
 @pytest.mark.parametrize("name", STACKS)
 def test_stack_and_launcher(name: str) -> None:
     found = imported(DIALECTS[name][0])
@@ -198,7 +207,7 @@ def test_stack_and_launcher(name: str) -> None:
         (
             "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 4 --custom-pipeline-layers 16,16 "
             "--recompute-granularity full --recompute-method block --custom-pipeline-recompute-layers 16,16",
-            {"vpp": 4, "recompute_layers": (4, 4)},
+            {"vpp": 4, "recompute": ("uniform", "uniform"), "recompute_layers": (1, 1)},
         ),
         (
             "--pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 2 --global-batch-size 12 "
