@@ -12,7 +12,7 @@ from cpsolver.explanation.closest import Closest, closest_plan, memory_lines
 from cpsolver.explanation.conflict import Conflict, conflict_line, find_conflict
 from cpsolver.explanation.remedies import remedies
 from cpsolver.explanation.wishes import wishes
-from cpsolver.inputs.language import later, say
+from cpsolver.inputs.language import capital, later, say
 from cpsolver.plans.strategy import RECOMPUTE_KINDS
 from cpsolver.problem.problem import Problem
 from cpsolver.search.arrangements import arrangements, mixes
@@ -47,7 +47,7 @@ class Explanation:
 
     def lines(self) -> tuple[str, ...]:
         """All of it for people."""
-        said = [say("{said}.", said=f"{text[:1].upper()}{text[1:]}") for text in map(str, self.remedies)]
+        said = [say("{said}.", said=capital(text)) for text in map(str, self.remedies)]
         if self.causes and not said and not self.interrupted:
             within = "" if self.in_time else say(" in the time given")
             said = [say("No single change that was tried{within} makes a plan possible.", within=within)]
@@ -70,7 +70,7 @@ def explanation(problem: Problem, result: Result, seconds: float = SECONDS) -> E
         found.in_time = budget.left > 0 and not budget.cut_short
     except KeyboardInterrupt:
         found.interrupted = True
-        found.causes.append("Interrupted: there may be more to say.")
+        found.causes.append(say("Interrupted: there may be more to say."))
     return found
 
 

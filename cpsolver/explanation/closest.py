@@ -98,7 +98,7 @@ def memory_lines(problem: Problem, closest: Closest) -> Iterator[str]:
     index, margin = closest.fullest, problem.memory_margin
     stage = closest.stages[index]
     need = stage.memory
-    each = ", ".join(f"{say(name)} {getattr(need, name) / GIB:.1f}" for name in _PARTS)
+    each = say(", ").join(say("{part} {gib:.1f}", part=say(name), gib=getattr(need, name) / GIB) for name in _PARTS)
     chip = problem.supply(stage.chip).chip
     less = (
         say(
@@ -151,7 +151,8 @@ def strategy_text(strategy: Strategy) -> str:
         sharded = say(
             ", distributed optimizer (ZeRO-{zero_stage}{within})", zero_stage=strategy.zero_stage, within=within
         )
-    return f"{degrees}, {', '.join(recomputed)}{sharded}"
+    recompute = say(", ").join(recomputed)
+    return say("{degrees}, {recompute}{sharded}", degrees=degrees, recompute=recompute, sharded=sharded)
 
 
 def states_share(problem: Problem) -> float:

@@ -1,4 +1,4 @@
-"""What the catalogues say of a wrong model or chip, which know no language but English."""
+"""What the catalogues say of a wrong model, chip or configuration, which know no language but English."""
 
 from __future__ import annotations
 
@@ -55,6 +55,39 @@ _MESSAGES = (
     later("{name} has {count} {letter} layers"),
     later("{name} is {value}"),
 )
+_CONFIGURATIONS = (  # Why a Hugging Face configuration cannot be read.
+    later("is not a family that can be read"),
+    later("leaves the text model's sizes to defaults that it does not say: give that model's own {file}"),
+    later("has a key whose value is of another kind than {family} has it: {error}"),
+    later("{names} is missing, or no whole number"),
+    later("{first} or {second}"),
+    later("{name} must be at most {most}"),
+    later("word_embed_proj_dim differs from hidden_size"),
+    later("norms behind the blocks ({key}: false)"),
+    later("norms without weights ({key}: false)"),
+    later("neither {first} nor {second} says which layer is what"),
+    later("neither {first} nor {second} says which layer compresses keys how far"),
+    later("sparse attention with an indexer is not supported"),
+    later("sliding windows"),
+    later("{key}: blocks of an unknown name"),
+    later("{key}: projections of state-space layers with biases"),
+    later("{key}: full attention is not in every n-th layer"),
+    later("{key}: no n-th layer is full"),
+    later("{key}: not every fourth is full"),
+    later("{key}: layers without experts in places that no rule tells"),
+    later("{key}: dense layers behind those with experts"),
+    later("{key}: experts beside the dense block of a layer"),
+    later("{key}: layers that use another's keys and values"),
+    later("{key}: embeddings for every layer"),
+    later("{key}: not identity"),
+    later("{key}: windows in the layers from {first} on alone, which no rule tells"),
+    later("{key}: neither a number nor a list of 0 for dense layers at the start and 1 for all others"),
+    later("{key}: a list of 0 for dense layers at the start and 1 for all others"),
+    later("{key}: a norm for each head of its own"),
+    later("{key}: norms of queries and keys with biases"),
+    later("{key}: norms of queries and keys in the encoder"),
+    later("{key}: a pooling head behind the encoder"),
+)
 _SEPARATOR = "; "
 
 
@@ -64,3 +97,8 @@ def as_messages(text: str) -> str:
     if rest and not text.startswith("unknown efficiency "):
         return later("{first}; {second}", first=as_messages(first), second=as_messages(rest))
     return recognised(text, _MESSAGES)
+
+
+def configuration_reason(text: str) -> str:
+    """Why a configuration cannot be read, likewise."""
+    return recognised(text, _CONFIGURATIONS)

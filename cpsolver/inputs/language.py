@@ -22,13 +22,18 @@ CATALOGUES = Path(__file__).with_name("locale")
 COUNTED = "counted"
 """The context of nouns behind a number: in Chinese these have a measure word."""
 
+_KEPT = "kept"
+"""No language: what is said so can be said in any of them."""
+
 _spoken = ENGLISH
 
 
 def say(message: str, /, **values: object) -> str:
     """The message in the language spoken, its fields `{name}` filled with the values; English where it has no other."""
+    if _spoken == _KEPT:
+        return message if isinstance(message, _Later) and not values else later(message, **values)
     if isinstance(message, _Later) and message.values:
-        return say(message.message, **message.values)
+        return message.said()
     text = _catalogue(_spoken).gettext(message) if message and _spoken != ENGLISH else message
     return text.format(**{name: _said(value) for name, value in values.items()}) if values else text
 
@@ -43,6 +48,11 @@ def counted(amount: int, word: str) -> str:
     if _spoken == ENGLISH:
         return f"{amount:,} {word}" if amount == 1 else f"{amount:,} {word}s"
     return f"{amount:,} {_catalogue(_spoken).pgettext(COUNTED, word)}"
+
+
+def capital(text: str) -> str:
+    """With a capital letter at its start."""
+    return _Capital(text) if isinstance(text, _Later) else f"{text[:1].upper()}{text[1:]}"
 
 
 def filled_from(text: str, messages: Iterable[str]) -> tuple[str, dict[str, str]] | None:
@@ -86,6 +96,19 @@ def speaking(language: str) -> Iterator[None]:
         _spoken = before
 
 
+@contextmanager
+def kept_for_all() -> Iterator[None]:
+    """As long as the block lasts `say` gives English that `in_language` can say again in any language."""
+    with speaking(_KEPT):
+        yield
+
+
+def in_language(language: str, texts: Iterable[str]) -> list[str]:
+    """Texts of `kept_for_all` in one of LANGUAGES."""
+    with speaking(language):
+        return [say(text) for text in texts]
+
+
 def of_locale(environment: Mapping[str, str]) -> str:
     """The language that a locale asks for: the first of these variables that is set decides, as POSIX has it."""
     names = (environment.get(name) for name in ("LC_ALL", "LC_MESSAGES", "LANG"))
@@ -105,6 +128,35 @@ class _Later(str):
 
     def __getnewargs__(self) -> tuple[str, dict[str, object]]:  # type: ignore[override]
         return self.message, self.values
+
+    def __add__(self, other: str) -> str:
+        return later("{first}{second}", first=self, second=other)
+
+    def join(self, texts: Iterable[str], /) -> str:
+        """As of any text; the result keeps the texts, and this one between them, apart."""
+        parts = {f"part_{place}": text for place, text in enumerate(texts)}
+        return later("{between}".join(f"{{{name}}}" for name in parts), between=self, **parts)
+
+    def said(self) -> str:
+        """In the language spoken."""
+        return say(self.message, **self.values)
+
+
+class _Capital(_Later):
+    """A message whose first letter is a capital, in whatever language it is said."""
+
+    of: str
+
+    def __new__(cls, of: str) -> _Capital:
+        made = str.__new__(cls, f"{of[:1].upper()}{of[1:]}")
+        made.message, made.values, made.of = "{of}", {"of": of}, of
+        return made
+
+    def __getnewargs__(self) -> tuple[str]:  # type: ignore[override]
+        return (self.of,)
+
+    def said(self) -> str:
+        return capital(say(self.of))
 
 
 @cache

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from cpsolver.inputs.catalogue_words import as_messages
+from cpsolver.inputs.catalogue_words import as_messages, configuration_reason
 from cpsolver.inputs.document import load_yaml
 from cpsolver.inputs.errors import InputError, Trouble, dotted, validation_trouble
 from cpsolver.inputs.errors import Path as KeyPath
@@ -294,7 +294,7 @@ def _own_name(model: str | Mapping[str, Any]) -> str:
 
 def _unsupported(reason: str, error: UnsupportedConfigError) -> Trouble:
     where = dotted(("model", *((error.where,) if error.where else ())))
-    return Trouble(where, reason, error.value, error.allowed, error.nearest, path=("model",))
+    return Trouble(where, configuration_reason(reason), error.value, error.allowed, error.nearest, path=("model",))
 
 
 def _chip(name: str, request: ChipRequest, training: Training) -> Chip:

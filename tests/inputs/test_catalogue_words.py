@@ -1,19 +1,22 @@
-"""What the schemas of models and chips say of wrong ones is said in Chinese too, and in English as they say it."""
+"""What the catalogues say of wrong models, chips and configurations is said in Chinese too, and in English as they say
+it."""
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from cpsolver.inputs.catalogue_words import as_messages
+from cpsolver.inputs.catalogue_words import as_messages, configuration_reason
 from cpsolver.inputs.language import CHINESE, say, speaking
 from hw_specs import load_chip, unusable_reasons
 from hw_specs.schema import Chip
-from models_zoo import Architecture
+from models_zoo import Architecture, UnsupportedConfigError, from_hugging_face, hugging_face_llama
 from tests.support.problems import chip_spec, model_spec
 
 LATENT = {"kind": "mla", "kv_lora": 64, "qk_nope": 64, "qk_rope": 32, "v_head": 64}
@@ -42,6 +45,15 @@ WRONG_MODELS: tuple[dict[str, Any], ...] = (
     {"full_attention_interval": 9},
     {"vision": {"layers": 2, "hidden": 100, "ffn": 10, "heads": 7, "patch": 14, "full_every": 3}},
 )
+WRONG_CONFIGURATIONS: tuple[dict[str, Any], ...] = (
+    {"model_type": "lama", "hidden_size": 8},
+    {"model_type": "llama", "hidden_size": 8},
+    {"model_type": "llama", "hidden_size": 2**60},
+    {"model_type": "gpt2", "n_embd": 2**60},
+    {"model_type": "deepseek_v3", **dict.fromkeys(("num_hidden_layers", "hidden_size", "num_attention_heads"), 8)},
+    {"model_type": "llava", "text_config": {"model_type": "llama"}},
+    {"model_type": "llava", "text_config": {"model_type": "llama", "_name_or_path": "a/b"}},
+)
 GLUE = re.compile(r" (is|but|has|not|and|more|than|given|must|nor|are|no)\b")
 
 
@@ -69,8 +81,45 @@ def sentences() -> Iterator[str]:
 EVERY = sorted(set(sentences()))
 
 
+def reasons() -> Iterator[str]:
+    """Every literal reason against a configuration in the readers' source; what it fills in stands as a 7."""
+    for file in sorted(Path(hugging_face_llama.__file__).parent.glob("hugging_face*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "refuse":
+                yield _filled(node.args[1])
+    yield from (text for config in WRONG_CONFIGURATIONS for text in against(config))
+
+
+def _filled(node: ast.expr) -> str:
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(_filled, node.values))
+    if isinstance(node, ast.FormattedValue):
+        return hugging_face_llama._LISTED if "_LISTED" in ast.dump(node) else "7"
+    assert isinstance(node, ast.Constant)
+    return str(node.value)
+
+
+def against(config: dict[str, Any]) -> tuple[str, ...]:
+    with pytest.raises(UnsupportedConfigError) as wrong:
+        from_hugging_face(config)
+    return wrong.value.reasons
+
+
+REASONS = sorted(set(reasons()))
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_a_reason_against_a_configuration_is_said_in_chinese(reason: str) -> None:
+    assert configuration_reason(reason) == reason
+    with speaking(CHINESE):
+        said = say(configuration_reason(reason))
+    assert re.search("[一-鿿]", said), said
+    assert not re.search(r" (is|or|not|no|of|has|says|for|the) ", said), said
+
+
 def test_there_are_sentences_of_every_sort() -> None:
     assert len(EVERY) >= 40
+    assert len(REASONS) >= 30
 
 
 @pytest.mark.parametrize("sentence", EVERY)

@@ -17,8 +17,9 @@ from cpsolver.inputs.language import later, say
 from cpsolver.inputs.output import draft_of, file_error
 from cpsolver.inputs.text import csv_text
 
-_FLAT = tuple(column.name for column in COLUMNS if column.kind != "json")
-_JSON = tuple(column.name for column in COLUMNS if column.kind == "json")
+_ENGLISH = tuple(column for column in COLUMNS if column.name != "reasons_told")
+"""What machines read."""
+_FLAT = tuple(column.name for column in _ENGLISH if column.kind != "json")
 
 
 def document(answer: SweepAnswer) -> dict[str, Any]:
@@ -38,7 +39,8 @@ def document(answer: SweepAnswer) -> dict[str, Any]:
 
 def cell_document(case: SweepCase, row: Row) -> dict[str, Any]:
     """A cell's columns in plain values."""
-    return {**row, **_unpacked(row), "labels": dict(case.cell.labels)}
+    columns = {column.name: _unpacked(row[column.name], column.kind) for column in _ENGLISH}
+    return {**columns, "labels": dict(case.cell.labels)}
 
 
 def record_columns(axes: Sequence[str]) -> list[str]:
@@ -53,8 +55,8 @@ def cell_record(axes: Sequence[str], case: SweepCase, row: Row) -> dict[str, Any
     return {**labels, **{name: row[name] for name in _FLAT}, **more}
 
 
-def _unpacked(row: Row) -> dict[str, Any]:
-    return {name: None if row[name] is None else json.loads(row[name]) for name in _JSON}
+def _unpacked(value: Any, kind: str) -> Any:
+    return json.loads(value) if kind == "json" and value is not None else value
 
 
 def sweep_csv(answer: SweepAnswer) -> str:
@@ -78,7 +80,7 @@ def write_parquet(answer: SweepAnswer, path: str) -> None:
 
     kinds = {"text": pyarrow.string(), "json": pyarrow.string(), "int": pyarrow.int64(), "real": pyarrow.float64()}
     fields = [pyarrow.field(f"axis:{name}", pyarrow.string()) for name in answer.sweep.axes]
-    fields += [pyarrow.field(c.name, kinds[c.kind], metadata={"meaning": c.meaning}) for c in COLUMNS]
+    fields += [pyarrow.field(c.name, kinds[c.kind], metadata={"meaning": c.meaning}) for c in _ENGLISH]
     rows: Sequence[dict[str, Any]] = [
         {**{f"axis:{name}": case.cell.labels.get(name) for name in answer.sweep.axes}, **row}
         for case, row in answer.done

@@ -41,7 +41,7 @@ _MOST_WHOLE = 250
 """Of more cells the page has the best plan's key figures only, so that it stays a few megabytes."""
 _BRIEF = later("There are too many cells for the parts of each one's time and memory: --json has them, and all plans.")
 _NO_DOLLARS = later("Without prices (cluster.prices) there are no figures per dollar.")
-_IN_ENGLISH = later("Why a cell has no plan is kept, and shown here, in English.")
+_IN_ENGLISH = later("Why a cell has no plan is in English where an older version solved it.")
 
 
 def sweep_page(answer: SweepAnswer) -> ChoicesPage:
@@ -72,7 +72,9 @@ def _notes(done: tuple[Done, ...], brief: bool) -> Iterator[str]:
         yield say(_NO_DOLLARS)
     if brief:
         yield say(_BRIEF)
-    if spoken() != ENGLISH and any(reasons_text(row) for _, row in done):
+    if spoken() != ENGLISH and any(
+        spoken() not in json.loads(row["reasons_told"] or "{}") and reasons_text(row) for _, row in done
+    ):
         yield say(_IN_ENGLISH)
 
 
@@ -88,7 +90,7 @@ def _choices(
     for place, (case, row) in enumerate(done):
         figures = (_figure(row, name, text, scale) for _, name, text, scale in shown)
         wrong = error_text(case, row)
-        told = plan_text(row) or wrong or reasons_text(row) or ""
+        told = plan_text(row) or wrong or reasons_text(row, spoken()) or ""
         task = row["model"] or "?"
         if row["sequence_length"] is not None:
             task += say(", sequences of {tokens:,}", tokens=row["sequence_length"])
@@ -113,4 +115,4 @@ def _detail(problem: Problem | None, row: Row, wrong: str | None, brief: bool) -
     strategies = [strategy_from_fields(plan["strategy"], problem) for plan in plans]
     said = [say("{said}.", said=say(row["status"]).capitalize())]
     said += [wrong] if wrong else []
-    return Detail([*said, *(reasons_text(row) or "").splitlines()], plans, strategies, brief)
+    return Detail([*said, *(reasons_text(row, spoken()) or "").splitlines()], plans, strategies, brief)

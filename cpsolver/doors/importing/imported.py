@@ -26,6 +26,7 @@ from cpsolver.doors.importing.scope import OutOfScopeError, out_of_scope
 from cpsolver.doors.importing.shell import Script, read_script
 from cpsolver.doors.importing.training import adapter_fields, training_fields
 from cpsolver.doors.importing.variables import ShellVariables
+from cpsolver.inputs.catalogue_words import configuration_reason
 from cpsolver.inputs.document import read_source
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.inputs.language import later, say
@@ -125,7 +126,9 @@ def _configuration(name: str, text: str, options: ImportOptions) -> Imported:
         fields = from_hugging_face(config)
     except UnsupportedConfigError as error:
         key = (error.value, error.allowed, error.nearest)
-        raise InputError([Trouble(error.where, reason, *key, file=name) for reason in error.reasons]) from None
+        raise InputError(
+            [Trouble(error.where, configuration_reason(reason), *key, file=name) for reason in error.reasons]
+        ) from None
     model, written = match_model(fields, name, str(config.get("_name_or_path", "")), None)
     sequence = options.sequence_length or min(model.max_positions or 4096, 4096)
     training = {"global_batch_size": options.global_batch_size or 256, "sequence_length": sequence}

@@ -13,6 +13,7 @@ from typing import Any
 
 from cpsolver.doors.importing.framework import FrameworkGuess
 from cpsolver.doors.importing.reading import Fields, Reading, as_tokens
+from cpsolver.inputs.catalogue_words import configuration_reason
 from cpsolver.inputs.document import read_text
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.inputs.language import later, say
@@ -72,7 +73,9 @@ def _config(file: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InputError(Trouble("", say("is not JSON: {error}", error=error), file=str(file))) from None
     except UnsupportedConfigError as error:
-        raise InputError([Trouble(error.where, reason, file=str(file)) for reason in error.reasons]) from None
+        raise InputError(
+            [Trouble(error.where, configuration_reason(reason), file=str(file)) for reason in error.reasons]
+        ) from None
 
 
 def _batch(fields: Fields) -> Iterator[str]:

@@ -17,12 +17,15 @@ from cpsolver.doors.batch.comparison_page import comparison_page
 from cpsolver.doors.batch.decision import comparison_document, comparison_report
 from cpsolver.doors.batch.files import document, sweep_csv
 from cpsolver.doors.batch.page import sweep_page
-from cpsolver.doors.batch.pool import FAILURES
-from cpsolver.doors.batch.rows import new_row, plan_text
+from cpsolver.doors.batch.pool import FAILURES, CellTask, solve
+from cpsolver.doors.batch.rows import new_row, plan_text, reasons_text
 from cpsolver.doors.batch.run import error_text
 from cpsolver.doors.batch.summary import summary
 from cpsolver.doors.report.html.choices import choices_page
+from cpsolver.explanation.account import solve as explained
 from cpsolver.inputs.language import CHINESE, speaking
+from cpsolver.problem.resolve import resolve
+from cpsolver.spec.spec import parse_spec
 from tests.support.batch_sweeps import BASE, answer, cases_of, sweep_of
 from tests.support.command import in_tmp, run, write
 
@@ -83,6 +86,29 @@ def test_what_is_wrong_with_a_cell_is_kept_in_english_and_told_in_chinese() -> N
         failed = row | {"error": FAILURES[2].format(after="32", limit="2")}
         assert error_text(case, failed) == "工作进程没有应答：超出时限（2 s）32 s 后被终止"
     assert error_text(case, failed) == failed["error"]
+
+
+IMPOSSIBLE: dict[str, dict[str, Any]] = {
+    "too big": {"model": "llama2-70b"},
+    "a pin that no device fits": {"search": {"pin": {"pp": 3}}},
+    "wishes that contradict each other": {"search": {"pin": {"tp": 8, "pp": 4, "dp": 4}}},
+    "pinned layers": {"search": {"pin": {"layers": [20, 20]}}},
+}
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_why_a_cell_has_no_plan_is_kept_in_english_and_for_pages_in_chinese(name: str) -> None:
+    cell = {**TIMED, "cluster": {"num_gpus": 8, "chips": "a800"}, "search": {}} | IMPOSSIBLE[name]
+    problem = resolve(parse_spec(cell))
+    row = solve(CellTask("x", problem)).columns
+    assert row["status"] == "infeasible"
+    assert json.loads(row["reasons"])[0] == explained(problem).reasons[0]  # changes that help: as time allows
+    told = reasons_text(row, CHINESE)
+    assert told is not None
+    assert len(told.splitlines()) == len(json.loads(row["reasons"]))
+    bare = re.sub(r"search\.[\w.]+|llama2-70b|mbs|dp|cp|pp|a800|b200|gh200|h200|none|block|uniform|B |x", "", told)
+    assert english(bare) <= {"layers"}
+    assert reasons_text(row | {"reasons_told": None}, CHINESE) == reasons_text(row)  # an older version's row
 
 
 def test_a_kept_plan_is_told_again() -> None:
