@@ -90,7 +90,7 @@ def _choices(
     for place, (case, row) in enumerate(done):
         figures = (_figure(row, name, text, scale) for _, name, text, scale in shown)
         wrong = error_text(case, row)
-        told = plan_text(row) or wrong or reasons_text(row, spoken()) or ""
+        told = plan_text(row) or wrong or (reasons_text(row, spoken()) or "").partition("\n")[0]
         task = row["model"] or "?"
         if row["sequence_length"] is not None:
             task += say(", sequences of {tokens:,}", tokens=row["sequence_length"])

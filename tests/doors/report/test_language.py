@@ -154,3 +154,6 @@ def test_the_page_speaks_chinese_and_its_script_has_the_words() -> None:
     words = re.search(r'<script type="application/json" id="words">(.*?)</script>', page)
     assert words is not None
     assert json.loads(words[1])["Copied."] == "已复制。"
+    shown = re.findall(r'<li data-kind="(?:forward|backward|idle)">.*?</li>', page)
+    assert shown
+    assert not any(re.search(r">[a-z ]+</li>", entry) for entry in shown), shown

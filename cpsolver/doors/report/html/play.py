@@ -116,7 +116,7 @@ def time_section(still: Html | None, whose: str) -> Html:
     buttons = (tag("button", name, type="button", data_zoom=key) for key, name in words.items())
     tools = tag("div", *buttons, tag("span", id="window", class_="dim", aria_live="polite"), class_="tools")
     hint = say("Drag over a chart to zoom, double-click for all of it; Ctrl with the wheel zooms too.")
-    named = legend({str(kind): name for kind, name in KINDS.items()})
+    named = legend({str(kind): say(name) for kind, name in KINDS.items()})
     live = tag(
         "div", tag("p", hint, class_="dim"), named, tools, tag("div", id="charts"), class_="live", hidden="hidden"
     )

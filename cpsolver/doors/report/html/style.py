@@ -103,7 +103,7 @@ label.switch { font-size: .9rem; color: var(--dim) } [hidden] { display: none }
   :root { color-scheme: light }
   body { max-width: none; padding: 0; font-size: 10pt } .scroll { overflow: visible } svg { min-width: 0 }
   * { print-color-adjust: exact; -webkit-print-color-adjust: exact } label.switch { display: none }
-  figure, .tiles, tr { break-inside: avoid } h2 { break-after: avoid } table { font-size: 8.5pt }
+  figure, .tiles, tr { break-inside: avoid } h2, h3, h4 { break-after: avoid } table { font-size: 8.5pt }
   .plans th[scope=row], .numbers th[scope=row] { position: static }
 }
 """
