@@ -1,9 +1,10 @@
 """The program's messages in Chinese: `python -m tools.messages` brings their catalogue into step with the code.
 
 What the code says is the source: what `say` says, `later` marks, `counted` and `plural` count, what the page's scripts
-say, what --help says, the words of legend.yaml, of default_stacks.yaml, of flags and rules, of what import refuses, and
-what stacks and networks are. The catalogue (gettext, kept with Babel) lies in cpsolver/inputs/locale, and compiled
-beside it. With --check nothing is written; a test fails on what has no Chinese, or other fields.
+say, what --help says, the starter's comments, the words of legend.yaml, of default_stacks.yaml, of flags and rules, of
+what import refuses, and what stacks and networks are. The catalogue (gettext, kept with Babel) lies in
+cpsolver/inputs/locale, and compiled beside it. With --check nothing is written; a test fails on what has no Chinese, or
+other fields.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from cpsolver.inputs.language import CATALOGUES, CHINESE, COUNTED, DOMAIN
 from cpsolver.plans.dimensions import DIMENSIONS
 from cpsolver.profiles.stack import load_stack, stack_names
 from cpsolver.rules import RULES
+from cpsolver.spec.search import Decisions
+from cpsolver.spec.starter import comments
 from hw_specs import list_networks
 from models_zoo import SPECIAL_LAYERS
 
@@ -163,12 +166,14 @@ def _of_help() -> Iterator[Found]:
 
 
 def _of_data() -> Iterator[Found]:
-    """The legend's words and meanings, labels of flags, why a stack is the default, what rules ask for in short, what
-    import refuses by name; what stacks, networks and special layers are."""
+    """The legend's words and meanings, labels of flags and what pins are, comments of the starter, why a stack is the
+    default, what rules ask for in short, what import refuses by name; what stacks, networks and special layers are."""
     words = _yaml(LEGEND)
     yield from ((text, None, LEGEND) for text in dict.fromkeys((*words, *words.values())))
     flags = (one.label for one in DIMENSIONS.values() if one.label)
-    yield from ((label, None, CODE / "plans" / "dimensions.py") for label in flags)
+    pins = (DIMENSIONS[name].about for name in Decisions.model_fields)
+    yield from ((text, None, CODE / "plans" / "dimensions.py") for text in (*flags, *pins))
+    yield from ((text, None, CODE / "spec" / "starter.py") for text in dict.fromkeys(comments()))
     yield from ((entry["why"], None, STACKS) for entry in _yaml(STACKS).values())
     for name in stack_names():
         yield load_stack(name).title, None, STACKS.parent / "stacks" / f"{name}.yaml"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
+from cpsolver.inputs.language import say
 from cpsolver.plans.dimensions import DIMENSIONS
 from cpsolver.spec.search import Decisions
 
@@ -92,11 +93,26 @@ search:
 """
 
 
+_COMMENT = re.compile(r"(?P<code>.*\S  | *(?!# \w+: ))# (?P<words>(?:(?!  # ).)+)")
+"""A line with a comment for people, which no example of a field is."""
+
+
+def comments() -> Iterator[str]:
+    """What the comments say, but for those of pins (`DIMENSIONS`): messages of the catalogue."""
+    yield from (found["words"] for found in map(_COMMENT.fullmatch, _TEMPLATE.splitlines()) if found)
+
+
+def _told(line: str) -> str:
+    """The line with its comment in the language spoken."""
+    found = _COMMENT.fullmatch(line)
+    return f"{found['code']}# {say(found['words'])}" if found else line
+
+
 def _pin_lines(chip: str, order: str) -> str:
     """An example of every pin, commented out."""
     entries = ((name, DIMENSIONS[name]) for name in Decisions.model_fields)
     lines = (
-        f"    # {name}: {entry.example.format(chip=chip, order=order)}  # {entry.about}" for name, entry in entries
+        f"    # {name}: {entry.example.format(chip=chip, order=order)}  # {say(entry.about)}" for name, entry in entries
     )
     return "\n".join(lines)
 
@@ -111,14 +127,16 @@ def starter_spec(
     sequence_length: int = 4096,
     top: int = 3,
 ) -> str:
-    """A spec in YAML with a comment on every field; `chips` maps a name to its most devices (None: no limit).
+    """A spec in YAML with a comment on every field, in the language spoken.
+
+    `chips` maps a name to its most devices (None: no limit).
 
     The text loads as a valid spec when the values given are valid; it is not checked here.
     """
     limits = chips if chips else {"a800": 128, "h800": 160}
     names = [_text(name) for name in limits]
     pairs = (f"{name}: {-1 if limit is None else limit}" for name, limit in zip(names, limits.values(), strict=True))
-    return _TEMPLATE.format(
+    return "".join(f"{_told(line)}\n" for line in _TEMPLATE.splitlines()).format(
         model=_text(model),
         num_gpus=num_gpus,
         gpus_per_node=gpus_per_node,

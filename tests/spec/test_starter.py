@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cpsolver.inputs.document import parse_yaml
+from cpsolver.inputs.language import CHINESE, speaking
 from cpsolver.profiles.techniques import techniques
 from cpsolver.spec.cluster import Cluster
 from cpsolver.spec.json_schema import SCHEMA_LINE, spec_json_schema
@@ -28,6 +29,18 @@ def test_the_starters_examples_are_valid_too() -> None:
     spec = parse_spec(parse_yaml(text).data)
     assert None not in spec.search.pin.model_dump().values()
     assert spec.search.time_limit_s == 60
+
+
+def test_in_chinese_the_starter_is_the_same_spec_with_other_comments() -> None:
+    with speaking(CHINESE):
+        chinese = starter_spec()
+    lines = list(zip(starter_spec().splitlines(), chinese.splitlines(), strict=True))
+    assert parse_yaml(chinese).data == parse_yaml(starter_spec()).data
+    said = [line.rpartition("# ")[2] for english, line in lines if english != line]
+    assert len(said) > 80
+    assert all(re.search("[一-鿿]", text) for text in said)
+    kept = [line.rpartition("# ")[2] for english, line in lines if english == line and "  # " in line]
+    assert all(re.fullmatch(r"\w+: .*", text) for text in kept), kept  # examples of fields alone
 
 
 def test_the_starter_names_every_optimizer_and_module() -> None:
