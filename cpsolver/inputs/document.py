@@ -29,6 +29,7 @@ from cpsolver.inputs.limits import (
     MOST_VALUES,
     MOST_YAML_PARTS,
 )
+from cpsolver.inputs.yaml_words import parsers_words
 
 _TAG = "tag:yaml.org,2002:"
 _BRACKETS = re.compile(r"[][{}]")
@@ -214,7 +215,7 @@ def _compose(text: str, file: str | None) -> Any:
     except MarkedYAMLError as error:
         raise InputError(_syntax(error, file)) from None
     except YAMLError as error:
-        reason = str(getattr(error, "reason", None) or error).splitlines()[0]
+        reason = parsers_words(str(getattr(error, "reason", None) or error).splitlines()[0])
         at = getattr(error, "position", None)
         line = text[:at].count("\n") + 1 if isinstance(at, int) else None
         raise InputError(Trouble("", later("is not YAML: {reason}", reason=reason), file=file, line=line)) from None
@@ -246,7 +247,9 @@ def _syntax(error: Any, file: str | None) -> Trouble:
     elif problem.startswith("but found another document"):
         problem = later("holds a second document ('---'): one is expected")
     elif error.context and error.problem:
-        problem = later("{problem} {context}", problem=problem, context=error.context)
+        problem = later("{problem} {context}", problem=parsers_words(problem), context=parsers_words(error.context))
+    else:
+        problem = parsers_words(problem)
     return Trouble(
         "", later("is not YAML: {reason}", reason=problem), file=file, **({} if mark is None else _counted(mark))
     )

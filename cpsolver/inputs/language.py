@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from string import Formatter
 
 ENGLISH, CHINESE = "en", "zh"
 LANGUAGES = (ENGLISH, CHINESE)
@@ -161,7 +162,11 @@ class _Capital(_Later):
 
 @cache
 def _pattern(message: str) -> re.Pattern[str]:
-    return re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>.+?)", re.escape(message)), re.DOTALL)
+    parts = (
+        re.escape(text) + ("" if field is None else f"(?P<{field}>.+?)")
+        for text, field, *_ in Formatter().parse(message)
+    )
+    return re.compile("".join(parts), re.DOTALL)
 
 
 def _said(value: object) -> object:
