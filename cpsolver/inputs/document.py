@@ -17,6 +17,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from cpsolver.inputs.english_sentences import parsers_words
 from cpsolver.inputs.errors import InputError, Trouble, dotted
 from cpsolver.inputs.errors import Path as KeyPath
 from cpsolver.inputs.language import later, say
@@ -29,7 +30,6 @@ from cpsolver.inputs.limits import (
     MOST_VALUES,
     MOST_YAML_PARTS,
 )
-from cpsolver.inputs.yaml_words import parsers_words
 
 _TAG = "tag:yaml.org,2002:"
 _BRACKETS = re.compile(r"[][{}]")

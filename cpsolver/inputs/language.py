@@ -98,14 +98,14 @@ def speaking(language: str) -> Iterator[None]:
 
 
 @contextmanager
-def kept_for_all() -> Iterator[None]:
+def for_every_language() -> Iterator[None]:
     """As long as the block lasts `say` gives English that `in_language` can say again in any language."""
     with speaking(_KEPT):
         yield
 
 
 def in_language(language: str, texts: Iterable[str]) -> list[str]:
-    """Texts of `kept_for_all` in one of LANGUAGES."""
+    """Texts of `for_every_language` in one of LANGUAGES."""
     with speaking(language):
         return [say(text) for text in texts]
 

@@ -10,8 +10,8 @@ from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from cpsolver.inputs.catalogue_words import as_messages, configuration_reason
 from cpsolver.inputs.document import load_yaml
+from cpsolver.inputs.english_sentences import as_messages, configuration_reason
 from cpsolver.inputs.errors import InputError, Trouble, dotted, validation_trouble
 from cpsolver.inputs.errors import Path as KeyPath
 from cpsolver.inputs.language import later, say

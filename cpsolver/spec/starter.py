@@ -102,7 +102,7 @@ def comments() -> Iterator[str]:
     yield from (found["words"] for found in map(_COMMENT.fullmatch, _TEMPLATE.splitlines()) if found)
 
 
-def _told(line: str) -> str:
+def _said(line: str) -> str:
     """The line with its comment in the language spoken."""
     found = _COMMENT.fullmatch(line)
     return f"{found['code']}# {say(found['words'])}" if found else line
@@ -136,7 +136,7 @@ def starter_spec(
     limits = chips if chips else {"a800": 128, "h800": 160}
     names = [_text(name) for name in limits]
     pairs = (f"{name}: {-1 if limit is None else limit}" for name, limit in zip(names, limits.values(), strict=True))
-    return "".join(f"{_told(line)}\n" for line in _TEMPLATE.splitlines()).format(
+    return "".join(f"{_said(line)}\n" for line in _TEMPLATE.splitlines()).format(
         model=_text(model),
         num_gpus=num_gpus,
         gpus_per_node=gpus_per_node,

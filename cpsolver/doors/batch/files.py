@@ -17,7 +17,7 @@ from cpsolver.inputs.language import later, say
 from cpsolver.inputs.output import draft_of, file_error
 from cpsolver.inputs.text import csv_text
 
-_ENGLISH = tuple(column for column in COLUMNS if column.name != "reasons_told")
+_ENGLISH = tuple(column for column in COLUMNS if column.name != "reasons_translated")
 """What machines read."""
 _FLAT = tuple(column.name for column in _ENGLISH if column.kind != "json")
 

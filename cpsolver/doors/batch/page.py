@@ -73,7 +73,7 @@ def _notes(done: tuple[Done, ...], brief: bool) -> Iterator[str]:
     if brief:
         yield say(_BRIEF)
     if spoken() != ENGLISH and any(
-        spoken() not in json.loads(row["reasons_told"] or "{}") and reasons_text(row) for _, row in done
+        spoken() not in json.loads(row["reasons_translated"] or "{}") and reasons_text(row) for _, row in done
     ):
         yield say(_IN_ENGLISH)
 

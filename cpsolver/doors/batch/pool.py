@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 
 from cpsolver.doors.batch.rows import Row, figures
-from cpsolver.inputs.language import kept_for_all, later
+from cpsolver.inputs.language import for_every_language, later
 from cpsolver.problem.problem import Problem
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -77,7 +77,7 @@ def _answer(problem: Problem) -> Row:
     from cpsolver.doors.report.document import dumps_line, result_document
     from cpsolver.explanation.account import solve as answer
 
-    with kept_for_all():
+    with for_every_language():
         found = answer(problem)
     # as JSON has it: no infinity, no NaN, no tuples
     return figures(json.loads(dumps_line(result_document(problem, found))), found.reasons)

@@ -31,7 +31,7 @@ COLUMNS = (
     SweepColumn("status", "text", "optimal, feasible, infeasible, unknown or error"),
     SweepColumn("error", "text", "what went wrong, for status error"),
     SweepColumn("reasons", "json", "why there is no plan, for status infeasible"),
-    SweepColumn("reasons_told", "json", "these in the other languages, by language, for pages"),
+    SweepColumn("reasons_translated", "json", "these in the other languages, by language, for pages"),
     SweepColumn("seconds", "real", "seconds that it took"),
     SweepColumn("cpu_seconds", "real", "CPU seconds that it took"),
     SweepColumn("time_limit_s", "real", "the time limit that it had; empty: none"),
@@ -44,7 +44,7 @@ COLUMNS = (
 )
 """In the order of the files. The key figures, those of the report's table among them, are the best plan's."""
 
-EFFORT = ("seconds", "cpu_seconds", "proof", "time_limit_s", "reasons", "reasons_told")
+EFFORT = ("seconds", "cpu_seconds", "proof", "time_limit_s", "reasons", "reasons_translated")
 """Columns that depend on how the answer was found: times, and reasons, whose helpful changes are looked for as long as
 a time budget lasts. All others are the same whenever and wherever a cell is proven.
 """
@@ -86,12 +86,12 @@ def _as_written(data: Mapping[str, Any]) -> Row:
 
 
 def figures(document: Mapping[str, Any], reasons: Sequence[str] = ()) -> Row:
-    """The columns that follow from the answer, a document of `solve --json`. `reasons`: its own, as `kept_for_all`."""
+    """The columns that follow from the answer, a document of `solve --json`; `reasons`: its own, `for_every_language`."""
     told = {language: in_language(language, reasons) for language in LANGUAGES if language != ENGLISH}
     found: Row = {
         "status": document["status"],
         "reasons": json.dumps(document["reasons"]),
-        "reasons_told": json.dumps(told, ensure_ascii=False) if reasons else None,
+        "reasons_translated": json.dumps(told, ensure_ascii=False) if reasons else None,
         "plans": json.dumps(document["plans"]),
         "proof": json.dumps(document["proof"]),
     }
@@ -110,7 +110,7 @@ def per_dollar(row: Row) -> float | None:
 
 def reasons_text(row: Row, language: str = ENGLISH) -> str | None:
     """Why there is no plan, a line a reason; None where nothing is said. Rows of older versions have it in English."""
-    told = json.loads(row["reasons_told"] or "{}").get(language) or json.loads(row["reasons"] or "[]")
+    told = json.loads(row["reasons_translated"] or "{}").get(language) or json.loads(row["reasons"] or "[]")
     return "\n".join(told) or None
 
 

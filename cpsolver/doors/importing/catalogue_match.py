@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from cpsolver.inputs.catalogue_words import as_messages
 from cpsolver.inputs.data import package_data
+from cpsolver.inputs.english_sentences import as_messages
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.inputs.language import say
 from models_zoo import Architecture, list_architectures

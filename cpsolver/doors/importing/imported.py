@@ -26,8 +26,8 @@ from cpsolver.doors.importing.scope import OutOfScopeError, out_of_scope
 from cpsolver.doors.importing.shell import Script, read_script
 from cpsolver.doors.importing.training import adapter_fields, training_fields
 from cpsolver.doors.importing.variables import ShellVariables
-from cpsolver.inputs.catalogue_words import configuration_reason
 from cpsolver.inputs.document import read_source
+from cpsolver.inputs.english_sentences import configuration_reason
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.inputs.language import later, say
 from cpsolver.plans.strategy import Strategy

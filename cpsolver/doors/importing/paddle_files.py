@@ -13,8 +13,8 @@ from typing import Any
 
 from cpsolver.doors.importing.framework import FrameworkGuess
 from cpsolver.doors.importing.reading import Fields, Reading, as_tokens
-from cpsolver.inputs.catalogue_words import configuration_reason
 from cpsolver.inputs.document import read_text
+from cpsolver.inputs.english_sentences import configuration_reason
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.inputs.language import later, say
 from models_zoo import UnknownModelError, UnsupportedConfigError, from_hugging_face, is_hugging_face, load_architecture

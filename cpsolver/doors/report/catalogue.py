@@ -12,7 +12,7 @@ from rich.text import Text
 
 from cpsolver.doors.report.layout import Prose
 from cpsolver.doors.report.text import CONFIDENCE
-from cpsolver.inputs.catalogue_words import as_messages
+from cpsolver.inputs.english_sentences import as_messages
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.inputs.language import later, say
 from cpsolver.profiles.constants import ALL, CHIP_FACTORS, Fitted, load_calibration

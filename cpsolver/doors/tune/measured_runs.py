@@ -17,7 +17,7 @@ from cpsolver.evidence.runs.columns import COLUMNS, BadCell
 from cpsolver.evidence.runs.plan import Unpredictable, placed_plan
 from cpsolver.evidence.runs.run import MeasuredRun
 from cpsolver.evidence.runs.table import read_runs
-from cpsolver.inputs.catalogue_words import as_messages
+from cpsolver.inputs.english_sentences import as_messages
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.inputs.language import later, say
 from cpsolver.inputs.output import write_file

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from cpsolver.evidence.posterior.predictions import PlacedPlan
 from cpsolver.evidence.runs.columns import COLUMNS
 from cpsolver.evidence.runs.run import MeasuredRun
-from cpsolver.inputs.catalogue_words import as_messages
 from cpsolver.inputs.data import package_data
+from cpsolver.inputs.english_sentences import as_messages
 from cpsolver.inputs.errors import nearest_names
 from cpsolver.inputs.language import say
 from cpsolver.plans.dimensions import DIMENSIONS, MUST_BE_SAID, ROW

@@ -108,7 +108,7 @@ def test_why_a_cell_has_no_plan_is_kept_in_english_and_for_pages_in_chinese(name
     assert len(told.splitlines()) == len(json.loads(row["reasons"]))
     bare = re.sub(r"search\.[\w.]+|llama2-70b|mbs|dp|cp|pp|a800|b200|gh200|h200|none|block|uniform|B |x", "", told)
     assert english(bare) <= {"layers"}
-    assert reasons_text(row | {"reasons_told": None}, CHINESE) == reasons_text(row)  # an older version's row
+    assert reasons_text(row | {"reasons_translated": None}, CHINESE) == reasons_text(row)  # an older version's row
 
 
 def test_a_kept_plan_is_told_again() -> None:

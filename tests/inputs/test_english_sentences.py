@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from cpsolver.inputs.catalogue_words import as_messages, configuration_reason
+from cpsolver.inputs.english_sentences import as_messages, configuration_reason
 from cpsolver.inputs.language import CHINESE, say, speaking
 from hw_specs import load_chip, unusable_reasons
 from hw_specs.schema import Chip
