@@ -86,7 +86,7 @@ def _as_written(data: Mapping[str, Any]) -> Row:
 
 
 def figures(document: Mapping[str, Any], reasons: Sequence[str] = ()) -> Row:
-    """The columns that follow from the answer, a document of `solve --json`; `reasons`: its own, `for_every_language`."""
+    """The columns that follow from the answer, that of `solve --json`; `reasons`: its own, `for_every_language`."""
     told = {language: in_language(language, reasons) for language in LANGUAGES if language != ENGLISH}
     found: Row = {
         "status": document["status"],
