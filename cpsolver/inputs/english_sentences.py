@@ -59,8 +59,9 @@ _CONFIGURATIONS = (  # Why a Hugging Face configuration cannot be read.
     later("is not a family that can be read"),
     later("leaves the text model's sizes to defaults that it does not say: give that model's own {file}"),
     later("has a key whose value is of another kind than {family} has it: {error}"),
-    later("{names} is missing, or no whole number"),
-    later("{first} or {second}"),
+    later("{first} or {second} or {third} is missing, or no whole number"),
+    later("{first} or {second} is missing, or no whole number"),
+    later("{name} is missing, or no whole number"),
     later("{name} must be at most {most}"),
     later("word_embed_proj_dim differs from hidden_size"),
     later("norms behind the blocks ({key}: false)"),
@@ -104,6 +105,18 @@ _YAML = (  # What the YAML parser says (ruamel.yaml 0.18 and 0.19: scanner, pars
     later("found unknown escape character {character}"),
     later("expected escape sequence of {digits} hexdecimal numbers, but found {found}"),
     later("expected <block end>, but found {found}"),
+    later("expected a digit or '.', but found {found}"),
+    later("expected a digit, but found {found}"),
+    later("expected ' ', but found {found}"),
+    later("expected '!', but found {found}"),
+    later("expected '!' but found {found}"),
+    later("expected '>' but found {found}"),
+    later("expected URI, but found {found}"),
+    later("expected URI escape sequence of 2 hexdecimal numbers, but found {found}"),
+    later("found non-comment content after document end marker, {found}"),
+    later("found duplicate YAML directive"),
+    later("found incompatible YAML document (version 1.* is required)"),
+    later("duplicate tag handle {handle}"),
     later("expected '<document start>', but found {found}"),
     later("found undefined tag handle {handle}"),
     later("expected ',' or ']', but got {found}"),
@@ -119,7 +132,10 @@ _YAML = (  # What the YAML parser says (ruamel.yaml 0.18 and 0.19: scanner, pars
     later("while scanning a double-quoted scalar"),
     later("while scanning a plain scalar"),
     later("while scanning a simple key"),
+    later("while scanning an anchor"),
+    later("while scanning an alias"),
     later("while scanning an {what}"),
+    later("while parsing an {what}"),
     later("while parsing a block collection"),
     later("while parsing a block mapping"),
     later("while parsing a flow sequence"),
@@ -145,5 +161,5 @@ def configuration_reason(text: str) -> str:
 
 
 def parsers_words(text: str) -> str:
-    """What the YAML parser says of a text that is none, likewise; rarer words stay as they are."""
+    """What the YAML parser says of a text that is none, likewise."""
     return recognised(text, _YAML)

@@ -46,7 +46,7 @@ def later(message: str, /, **values: object) -> str:
 
 def counted(amount: int, word: str) -> str:
     """`1 plan`, `2 plans`."""
-    if _spoken == ENGLISH:
+    if _spoken in (ENGLISH, _KEPT):
         return f"{amount:,} {word}" if amount == 1 else f"{amount:,} {word}s"
     return f"{amount:,} {_catalogue(_spoken).pgettext(COUNTED, word)}"
 
@@ -99,7 +99,10 @@ def speaking(language: str) -> Iterator[None]:
 
 @contextmanager
 def for_every_language() -> Iterator[None]:
-    """As long as the block lasts `say` gives English that `in_language` can say again in any language."""
+    """As long as the block lasts `say` gives English that `in_language` can say again in any language.
+
+    So do its `join` and what is added to it; an f-string, another text's `join` and `counted` make plain English of it.
+    """
     with speaking(_KEPT):
         yield
 

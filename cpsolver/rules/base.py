@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
-from cpsolver.inputs.language import later, say
+from cpsolver.inputs.language import capital, later, say
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 
@@ -62,10 +62,8 @@ class Rule:
 
     def in_short(self, problem: Problem, asked: Set[str]) -> str:
         """What the rule asks for; `asked`: the decisions that are pinned or banned against it."""
-        words = say(self.words)
-        return self.briefly(problem, asked) or say(
-            "rule {name}: {words}", name=self.name, words=f"{words[0].upper()}{words[1:]}"
-        )
+        words = capital(say(self.words))
+        return self.briefly(problem, asked) or say("rule {name}: {words}", name=self.name, words=words)
 
 
 REGISTERED: list[Rule] = []

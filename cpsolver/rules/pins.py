@@ -69,7 +69,10 @@ def _pinned_by_chip(problem: Problem, s: Strategy) -> Iterator[str]:
 
 
 def _in_short(what: str, framework: Framework | None, asked: Set[str]) -> str:
-    return "" if framework is None else f"{say(what)} {framework.name} {chosen(in_short(framework), asked)}"
+    if framework is None:
+        return ""
+    facts = chosen(in_short(framework), asked)
+    return say("{what} {name} {facts}", what=say(what), name=framework.name, facts=facts)
 
 
 def _refused(framework: Framework | None, problem: Problem, s: Strategy) -> Iterator[str]:

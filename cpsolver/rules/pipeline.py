@@ -133,7 +133,8 @@ def interleaving(problem: Problem, s: Strategy) -> Iterator[str]:
 
 def _schedules_in_short(problem: Problem) -> str:
     launcher = problem.launcher
-    whose = f"{say('stack')} {problem.stack.name}" if launcher is None else f"{say('launcher')} {launcher.name}"
+    what, name = ("stack", problem.stack.name) if launcher is None else ("launcher", launcher.name)
+    whose = say("{what} {name}", what=say(what), name=name)
     has = [name for name in SEARCHED_SCHEDULES if has_schedule(problem, name)]
     return say(
         "of the schedules searched, {whose} has {names}; {needs}",

@@ -17,10 +17,10 @@ from cpsolver.doors.report.document import evaluation_document
 from cpsolver.doors.report.explanations import check_document, check_report
 from cpsolver.doors.report.html.page import evaluation_page
 from cpsolver.explanation.conflict import conflict_line, find_conflict
-from cpsolver.inputs.language import CHINESE, ENGLISH, later, say, speaking
+from cpsolver.inputs.language import CHINESE, ENGLISH, for_every_language, in_language, later, say, speaking
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
-from cpsolver.rules import Violation, violations
+from cpsolver.rules import RULES, Violation, violations
 from tests.support.problems import problem_of, strategy_of
 
 TASK = problem_of(launcher="deepspeed", pin={"tp": [4]})
@@ -85,6 +85,21 @@ def test_why_wishes_clash_is_said_in_chinese() -> None:
     assert "launcher deepspeed does not interleave (vpp 1)" in conflict_line(task, conflict)
     with speaking(CHINESE):
         assert "启动框架 deepspeed 不支持交错调度（vpp 为 1）" in conflict_line(task, conflict)
+
+
+@pytest.mark.parametrize(
+    "launcher", [None, "accelerate", "megatron-core-0.12", "mindspeed-llm", "deepspeed", "loongforge"]
+)
+def test_what_a_rule_asks_for_is_said_in_any_language_later(launcher: str | None) -> None:
+    """In every language it is what it is when that language is spoken at once."""
+    problem = problem_of(**({} if launcher is None else {"launcher": launcher}))
+    for name, rule in RULES.items():
+        for asked in (set[str](), {"pp"}, {"schedule", "vpp"}, {"recompute", "sharded", "cp", "ep"}):
+            with for_every_language():
+                english = rule.in_short(problem, asked)
+            for language in (ENGLISH, CHINESE):
+                with speaking(language):
+                    assert in_language(language, [english]) == [rule.in_short(problem, asked)], name
 
 
 def test_a_message_inside_another_goes_to_other_processes_with_it() -> None:

@@ -17,9 +17,9 @@ from cpsolver.inputs.language import later, say
 from cpsolver.inputs.output import draft_of, file_error
 from cpsolver.inputs.text import csv_text
 
-_ENGLISH = tuple(column for column in COLUMNS if column.name != "reasons_translated")
+_FOR_MACHINES = tuple(column for column in COLUMNS if column.name != "reasons_translated")
 """What machines read."""
-_FLAT = tuple(column.name for column in _ENGLISH if column.kind != "json")
+_FLAT = tuple(column.name for column in _FOR_MACHINES if column.kind != "json")
 
 
 def document(answer: SweepAnswer) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def document(answer: SweepAnswer) -> dict[str, Any]:
 
 def cell_document(case: SweepCase, row: Row) -> dict[str, Any]:
     """A cell's columns in plain values."""
-    columns = {column.name: _unpacked(row[column.name], column.kind) for column in _ENGLISH}
+    columns = {column.name: _unpacked(row[column.name], column.kind) for column in _FOR_MACHINES}
     return {**columns, "labels": dict(case.cell.labels)}
 
 
@@ -80,7 +80,7 @@ def write_parquet(answer: SweepAnswer, path: str) -> None:
 
     kinds = {"text": pyarrow.string(), "json": pyarrow.string(), "int": pyarrow.int64(), "real": pyarrow.float64()}
     fields = [pyarrow.field(f"axis:{name}", pyarrow.string()) for name in answer.sweep.axes]
-    fields += [pyarrow.field(c.name, kinds[c.kind], metadata={"meaning": c.meaning}) for c in _ENGLISH]
+    fields += [pyarrow.field(c.name, kinds[c.kind], metadata={"meaning": c.meaning}) for c in _FOR_MACHINES]
     rows: Sequence[dict[str, Any]] = [
         {**{f"axis:{name}": case.cell.labels.get(name) for name in answer.sweep.axes}, **row}
         for case, row in answer.done

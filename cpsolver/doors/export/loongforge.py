@@ -20,7 +20,6 @@ from cpsolver.inputs.language import say
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from models_zoo import Architecture
-from models_zoo.schema import Indexer
 
 MODEL = "model.yaml"
 SCRIPT = "${LOONGFORGE_PATH}/loongforge/train.py"
@@ -37,7 +36,7 @@ def loongforge(problem: Problem, s: Strategy) -> Launch:
     """LoongForge of 2026-08 (formerly AIAK-Training-LLM); raises CannotExpress."""
     training_args.check_switches(problem.spec.training, CORE_0_15.name, CORE_0_15.switches)
     layers, notes = _layers(problem, s)
-    in_the_file = set(model_args.special_flags(problem.model))
+    in_the_file = set(model_args.indexer_flags(problem.model))
     shared = [flag for flag in shared_flags(problem, s, CORE_0_15) if flag not in in_the_file]
     flags = [*shared, *stage_recompute(s), *layers]
     environment = environment_of(problem, s)
@@ -81,13 +80,15 @@ def family(model: Architecture) -> tuple[str, str] | None:
     no shared ones, the latter with norms over all queries and all keys, and multi-token prediction.
     """
     moe, latent = model.moe, model.attention.kind == "mla"
+    if model.attention.indexer is not None and not latent:
+        return None
     if moe is None:
         if latent:
             return None
         return ("MimoConfig", "mimo") if model.mtp_layers else ("LLaMAConfig", "llama")
     if latent:
         return None if moe.shared_gate else ("DeepseekConfig", "deepseek")
-    if model.attention.indexer or moe.shared_experts or not all(map(model.has_experts, range(model.layers))):
+    if moe.shared_experts or not all(map(model.has_experts, range(model.layers))):
         return None
     if model.attention.qk_norm == "layer":
         return ("MinimaxConfig", "minimax")
@@ -120,6 +121,7 @@ def config(problem: Problem) -> dict[str, Any]:
         "qk_layernorm": latent or model.attention.qk_norm is not None,
         "untie_embeddings_and_output_weights": not model.tied_embeddings,
         **(_latent(model) if latent else {}),
+        **_indexer(model),
         **(_experts(model) if model.moe else {}),
         **({"mtp_num_layers": model.mtp_layers} if model.mtp_layers else {}),
     }
@@ -134,22 +136,14 @@ def _latent(model: Architecture) -> dict[str, Any]:
         "qk_pos_emb_head_dim": attention.qk_rope,
         "v_head_dim": attention.v_head,
     }
-    return {"multi_latent_attention": True, **widths, **_indexer(attention.indexer)}
+    return {"multi_latent_attention": True, **widths}
 
 
-def _indexer(indexer: Indexer | None) -> dict[str, Any]:
+def _indexer(model: Architecture) -> dict[str, Any]:
     """Which keys are selected: fields of Megatron-Core's own class, by configs/models/glm5 and glm5.2."""
-    if indexer is None:
-        return {}
-    fields = {
-        "experimental_attention_variant": "dsa",
-        "dsa_indexer_n_heads": indexer.heads,
-        "dsa_indexer_head_dim": indexer.dim,
-        "dsa_indexer_topk": indexer.topk,
-    }
-    if indexer.every > 1:
-        fields |= {"dsa_indexer_topk_freq": indexer.every, "dsa_indexer_skip_topk_offset": indexer.first}
-    return fields
+    flags = model_args.indexer_flags(model)
+    fields = {name.removeprefix("--").replace("-", "_"): value for name, value in flags}
+    return {name: int(value) if value.isdigit() else value for name, value in fields.items()}
 
 
 def _experts(model: Architecture) -> dict[str, Any]:

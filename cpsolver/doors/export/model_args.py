@@ -53,7 +53,7 @@ def model_flags(model: Architecture, sequence: int, dialect: Dialect) -> Iterato
 
 def special_flags(model: Architecture) -> Iterator[Flag]:
     """Options for layers that few models have (Megatron-LM d98e8a6, core/transformer/transformer_config.py)."""
-    mamba, linear, indexer = model.mamba, model.linear_attention, model.attention.indexer
+    mamba, linear = model.mamba, model.linear_attention
     if model.layer_pattern is not None:
         yield ("--spec", "megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec")
     if mamba is not None:
@@ -70,16 +70,23 @@ def special_flags(model: Architecture) -> Iterator[Flag]:
         yield ("--linear-value-head-dim", str(linear.value_dim))
         yield ("--linear-num-key-heads", str(linear.key_heads))
         yield ("--linear-num-value-heads", str(linear.value_heads))
-    if indexer is not None:
-        yield ("--experimental-attention-variant", "dsa")
-        yield ("--dsa-indexer-n-heads", str(indexer.heads))
-        yield ("--dsa-indexer-head-dim", str(indexer.dim))
-        yield ("--dsa-indexer-topk", str(indexer.topk))
-        if indexer.every > 1:
-            yield ("--dsa-indexer-topk-freq", str(indexer.every))
-            yield ("--dsa-indexer-skip-topk-offset", str(indexer.first))
+    yield from indexer_flags(model)
     if model.moe is not None and model.moe.latent is not None:
         yield ("--moe-latent-size", str(model.moe.latent))
+
+
+def indexer_flags(model: Architecture) -> Iterator[tuple[str, str]]:
+    """Options for attention to keys that an indexer selects."""
+    indexer = model.attention.indexer
+    if indexer is None:
+        return
+    yield ("--experimental-attention-variant", "dsa")
+    yield ("--dsa-indexer-n-heads", str(indexer.heads))
+    yield ("--dsa-indexer-head-dim", str(indexer.dim))
+    yield ("--dsa-indexer-topk", str(indexer.topk))
+    if indexer.every > 1:
+        yield ("--dsa-indexer-topk-freq", str(indexer.every))
+        yield ("--dsa-indexer-skip-topk-offset", str(indexer.first))
 
 
 def linear_layers(model: Architecture) -> str:

@@ -107,18 +107,28 @@ def _wanted(option: str, value: str, folder: Path | None) -> str:
 
 
 def _registered(model: str, folder: Path | None) -> str | None:
-    """The file that LoongForge's own table, where it stands above the script, has for a model's name. The table is read
-    as text; nothing of it runs."""
+    """The file that LoongForge's own table, where it stands above the script, has for a model's name, in small letters
+    as there. The table is read as text; nothing of it runs."""
     table_file = None if folder is None else _above(folder, _REGISTRY)
-    if table_file is None:
-        return None
     try:
-        module = ast.parse(table_file.read_text(encoding="utf-8"))
-        tables = [ast.literal_eval(node.value) for node in module.body if isinstance(node, ast.Assign)]
-        entry = next(one[model] for one in tables if isinstance(one, dict) and model in one)
-        return f"{entry['config_path']}/{entry['config_name']}.yaml"
-    except (OSError, ValueError, SyntaxError, StopIteration, TypeError, KeyError):
+        body = [] if table_file is None else ast.parse(table_file.read_text(encoding="utf-8")).body
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return None  # another release's table: by the name alone
+    for node in body:
+        entry = _literal(node).get(model.lower())
+        if isinstance(entry, dict) and {"config_path", "config_name"} <= entry.keys():
+            return f"{entry['config_path']}/{entry['config_name']}.yaml"
+    return None
+
+
+def _literal(node: ast.stmt) -> dict[Any, Any]:
+    """The dictionary that a statement assigns; an empty one where it is none."""
+    value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+    try:
+        found = None if value is None else ast.literal_eval(value)
+    except (ValueError, TypeError, RecursionError, MemoryError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _above(folder: Path, pattern: str) -> Path | None:

@@ -205,7 +205,9 @@ def test_loongforge_has_the_indexer_in_the_models_file() -> None:
     assert (fields["dsa_indexer_topk_freq"], fields["dsa_indexer_skip_topk_offset"]) == (2, 2)
     arguments = exported("loongforge", problem).arguments
     assert not any("indexer" in word or "experimental" in word for word in arguments)
-    assert own("minimax-m3-428b-a23b")["_target_"] == "???"  # an indexer without latent attention
+    for moe in ({}, {"moe": EXPERTS}):  # an indexer without latent attention: no class, but the fields
+        alone = config(problem_with(attention={"indexer": shared}, **moe))
+        assert (alone["_target_"], alone["dsa_indexer_topk"]) == ("???", 512)
 
 
 def test_loongforge_starts_with_the_file_beside_the_script(tmp_path: Path) -> None:

@@ -343,10 +343,11 @@ def test_loongforge_reads_the_model_that_its_script_names(tmp_path: Path) -> Non
     table = tmp_path / "loongforge" / "utils" / "config_map.py"  # names that are no file's: the table says which
     table.parent.mkdir(parents=True)
     entry = '"llama9": {"config_path": "configs/models/llama2", "config_name": "llama2_7b"}'
-    table.write_text(f"import os\n\nraise SystemExit\nREGISTRY = {{{entry}}}\n", encoding="utf-8")
-    assert read(tmp_path, script.replace("llama2-7b", "llama9") + "\n", "train.sh").model.name == "llama2-7b"
-    table.write_text("REGISTRY = {**other}\n", encoding="utf-8")
-    assert read(tmp_path, script + "\n", "train.sh").model.name == "llama2-7b"
+    table.write_text(f"import os\nROOT = os.sep\nraise SystemExit\nREGISTRY: dict = {{{entry}}}\n", encoding="utf-8")
+    assert read(tmp_path, script.replace("llama2-7b", "LLaMA9") + "\n", "train.sh").model.name == "llama2-7b"
+    for other in ("REGISTRY = {**other}", f"N = {'-' * 20_000}1", "{", 'REGISTRY = {"llama2-7b": 1}', "REGISTRY = [[]"):
+        table.write_text(f"{other}\n", encoding="utf-8")
+        assert read(tmp_path, script + "\n", "train.sh").model.name == "llama2-7b"
 
 
 def test_deepspeeds_file_and_hosts_stand_beside_the_script(tmp_path: Path) -> None:
