@@ -25,7 +25,7 @@ from cpsolver.search.space import enumerate_rows
 from tests.support.mixtures import mixture_problem
 from tests.support.oracle import legal, small_enough, strategies
 from tests.support.problems import chip_spec
-from tests.support.selection import later
+from tests.support.selection import later, night
 from tests.support.split_backward import v_problem
 from tests.support.tables import all_orders, plan_of, quick_tables
 
@@ -137,7 +137,7 @@ def on_one_order(problem: Problem, s: Strategy) -> tuple[object, ...]:
     return s.key(), s.sharding_group, s.sharded, s.expert_overlap, s.slots
 
 
-@pytest.mark.parametrize(("start", "count"), [(7107, 4), *later((start, 6) for start in range(7100, 7130, 6))])
+@pytest.mark.parametrize(("start", "count"), [(7107, 4), *(night(start, 6) for start in range(7100, 7130, 6))])
 def test_no_plan_is_left_out_that_may_run_in_time(start: int, count: int) -> None:
     """For every row and order of chips: the best of all its splits by events is within its own limit."""
     found: Counter[str] = Counter()

@@ -12,7 +12,7 @@ from cpsolver.search.search import search
 from tests.support.compared import compared
 from tests.support.generated import random_problem
 from tests.support.problems import problem_of
-from tests.support.selection import later
+from tests.support.selection import full, night
 
 LARGEST = 600
 """No problem has more strategies."""
@@ -26,7 +26,7 @@ def tally() -> Counter[str]:
 
 @pytest.mark.parametrize(
     ("block", "count", "bend"),
-    [(0, 4, True), *later((block, 12, bend) for block in range(5) for bend in (False, True))],
+    [(0, 4, True), full(0, 4, False), *(night(block, 12, bend) for block in range(5) for bend in (False, True))],
 )
 def test_the_search_agrees_with_brute_force(block: int, count: int, bend: bool, tally: Counter[str]) -> None:
     """Up to 12 problems a block."""

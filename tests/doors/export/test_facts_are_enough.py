@@ -16,6 +16,7 @@ from cpsolver.doors.export.launch import EXPORTERS, CannotExpress, exporter
 from cpsolver.plans.strategy import MODULES, Schedule, Sharded, StageGroup, Strategy
 from cpsolver.problem.problem import Problem
 from tests.support.problems import chip_spec, model_spec, problem_of
+from tests.support.selection import full, night
 
 DEVICES, BATCH = 16, 48
 EXPERTS = {"experts": 8, "top_k": 2, "expert_ffn": 512}
@@ -93,7 +94,7 @@ def plan(rng: random.Random, model: str) -> Strategy:
     )
 
 
-@pytest.mark.parametrize("plans", [17, pytest.param(667, marks=pytest.mark.full)])
+@pytest.mark.parametrize("plans", [17, full(150), night(667)])
 def test_no_exporter_refuses_what_the_profile_allows(plans: int) -> None:
     rng, exported = random.Random(20261122), Counter[str]()
     for model in MODELS:
