@@ -90,16 +90,16 @@ def _contradiction(problem: Problem, plans: list[Judged], result: cpsolver.Resul
         again = cpsolver.evaluate(problem, told.strategy).step_time_s
         if not isclose(again, told.evaluation.step_time_s, rel_tol=EXACT):
             return f"other numbers than the judge's: {told.evaluation.step_time_s} and {again}"
-    of_chips = len(problem.chip_names) > 1
+    by_events = len(problem.chip_names) > 1 or result.proof.by_events is not None
     late = [plan for plan in plans if plan not in in_time]
-    if result.status != ("optimal" if in_time else "infeasible") and not (of_chips and late):
+    if result.status != ("optimal" if in_time else "infeasible") and not (by_events and late):
         return f"status {result.status} with {len(in_time)} legal plans"
     if not in_time:
         return None
     key = family if problem.spec.search.diverse else Strategy.key
     if len({key(told.strategy) for told in answer}) < len(answer):
         return "two plans of one kind in the answer"
-    if of_chips:
+    if by_events:
         return _first_by_events(problem, in_time, result, objective)
     best: dict[Any, tuple[float, float]] = {}
     for plan in in_time:
@@ -113,8 +113,8 @@ def _contradiction(problem: Problem, plans: list[Judged], result: cpsolver.Resul
 
 
 def _first_by_events(problem: Problem, plans: list[Judged], result: cpsolver.Result, objective: Score) -> str | None:
-    """Over several chip types the first plan is the best by events of those whose formula is near (docs/reports.md), of
-    the layers that are each plan's best by formula."""
+    """Over several chip types, and of schedules run event by event, the first plan is the best by events of those whose
+    formula is near (docs/reports.md), of the layers that are each plan's best by formula."""
     answer = [plan for plan in result.plans if not plan.added]
     if not answer or result.proof.by_events is None:
         return "an answer without plans, or without events"

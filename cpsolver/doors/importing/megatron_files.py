@@ -32,6 +32,8 @@ _MODELS = "configs/models/"
 """LoongForge's folder of models' files."""
 _REGISTRY = "loongforge/utils/config_map.py"
 """LoongForge's table of the files of models' names."""
+_NORMS_OVER_ALL = "--qk-layernorm-over-all"
+"""No argument of any parser: LoongForge's MiniMax has one norm for all queries of a rank and one for all keys."""
 _FREQUENCY = re.compile(r"""\$\{moe_freq:\s*["']?(.*?)["']?\s*\}""")
 
 
@@ -152,7 +154,7 @@ def _file_tokens(path: Path) -> tuple[str, ...]:
     fields.refuse()
     tokens = tuple(_tokens(fields))
     fields.close()
-    return tokens
+    return (*tokens, _NORMS_OVER_ALL) if target.endswith(".MinimaxConfig") else tokens
 
 
 def _tokens(fields: Fields) -> Iterator[str]:

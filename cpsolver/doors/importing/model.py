@@ -165,7 +165,8 @@ def _attention(arguments: Arguments) -> dict[str, Any]:
             "v_head": arguments.number("v-head-dim", 128),
             **indexer_fields(arguments),
         }
-    fields: dict[str, Any] = {"qk_norm": "head"} if normed else {}
+    over_all = arguments.has("qk-layernorm-over-all")  # LoongForge's MiniMax (megatron_files)
+    fields: dict[str, Any] = {"qk_norm": "layer" if over_all else "head"} if normed else {}
     window = arguments.numbers("window-size")
     if window and window[0] > 0:
         fields["sliding_window"] = window[0] + 1  # tokens to the left and itself

@@ -75,9 +75,10 @@ def plan_refusals(arguments: Arguments) -> list[str]:
 
 def notes_beside(arguments: Arguments) -> list[str]:
     """What the plan does not hold of the script, and which way predictions err without it."""
-    found = [(names.split(), what) for names, what in _section("beside").items()]
-    found = [(names, what) for names, what in found if arguments.given.keys() >= set(names)]
-    for name in (name for names, _ in found for name in names):
+    found = [(conditions.split(), what) for conditions, what in _section("beside").items()]
+    found = [(names, what) for names, what in found if all(_given(arguments, name) for name in names)]
+    shown = [([name.replace("=", " ") for name in names if not name.startswith("!")], what) for names, what in found]
+    for name in (name.split()[0] for names, _ in shown for name in names):
         arguments.note_read(name)
     return [
         say(
@@ -85,9 +86,16 @@ def notes_beside(arguments: Arguments) -> list[str]:
             names=say(" and ").join(f"--{name}" for name in names),
             what=say(what),
         )
-        for names, what in found
-        if not any(_is_off(arguments, name) for name in names)
+        for names, what in shown
+        if not any(_is_off(arguments, name.split()[0]) for name in names)
     ]
+
+
+def _given(arguments: Arguments, condition: str) -> bool:
+    """Whether `name` is given, `name=value` is given so, or `!name` is not given."""
+    name, _, value = condition.removeprefix("!").partition("=")
+    given = name in arguments.given and (not value or value in arguments.given[name])
+    return given != condition.startswith("!")
 
 
 def _is_off(arguments: Arguments, name: str) -> bool:

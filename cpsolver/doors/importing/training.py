@@ -86,6 +86,7 @@ def _launches(arguments: Arguments) -> dict[str, Any]:
     impl = arguments.text("cuda-graph-impl", "none")
     fields: dict[str, Any] = {"cuda_graph": "full" if impl == "full_iteration" else graphs.get(str(impl))}
     if arguments.text("moe-token-dispatcher-type") == "flex":
+        arguments.note_read("moe-enable-deepep")
         backend = arguments.text("moe-flex-dispatcher-backend", "deepep")
         fields["moe_dispatcher"] = backend if backend in ("deepep", "hybridep") else None
     elif arguments.has("moe-token-dispatcher-type"):

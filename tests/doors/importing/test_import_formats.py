@@ -335,9 +335,25 @@ def test_loongforge_reads_the_model_that_its_script_names(tmp_path: Path) -> Non
     found = read(tmp_path, script + "\n", "train.sh")
     assert found.model.name == "llama2-7b"
     assert found.spec["launcher"] == "loongforge"
+    tuned = script + " --training-phase sft"
+    lengths = "--training-phase sft is not in the plan: sequences as long as their data"
+    for more, note in (
+        ("", lengths),
+        (" --packing-sft-data", "several sequences in a window"),
+        (" --use-fixed-seq-lengths", None),
+    ):
+        notes = [text for text in read(tmp_path, tuned + more + "\n", "train.sh").notes if "is not in the plan" in text]
+        assert len(notes) == (note is not None), notes
+        assert note is None or note in notes[0]
+    assert "adapters" in read(tmp_path, tuned + " --lora-dim 8\n", "train.sh").refusals[0]
     file = "--config-file $LOONGFORGE_PATH/configs/models/llama2/llama2_7b.yaml"
     named = script.replace("--model-name llama2-7b", file)
     assert read(tmp_path, named + "\n", "train.sh").model.name == "llama2-7b"
+    (models / "minimax.yaml").write_text(
+        text.replace("LLaMAConfig", "MinimaxConfig") + "qk_layernorm: true\nvocab_size_in_config_file: 32000\n"
+    )
+    normed = read(tmp_path, script.replace("llama2-7b", "minimax") + "\n", "train.sh").model.attention.qk_norm
+    assert normed == "layer"
     missing = troubles(tmp_path, "#!/bin/bash\n" + script.replace("llama2-7b", "llama9") + "\n")
     assert missing == ["--model-name configs/models/*/llama9.yaml is not in the script's folder or above it"]
     table = tmp_path / "loongforge" / "utils" / "config_map.py"  # names that are no file's: the table says which
