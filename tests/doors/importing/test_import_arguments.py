@@ -139,3 +139,9 @@ def test_any_arguments_are_imported_or_refused(pairs: list[tuple[str, str]]) -> 
     with suppress(InputError):
         found = import_source("train.sh", ImportOptions(chip="h100"))
         assert found.strategy is None or found.strategy.devices == 8
+
+
+def test_names_are_whole() -> None:
+    """No line of the table breaks inside a name, and none has its dashes."""
+    for heading in ("flag", "one", "optional", "many", "used"):
+        assert not [name for name in table()[heading] if name.startswith("-") or name.endswith("-")], heading
