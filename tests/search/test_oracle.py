@@ -145,12 +145,11 @@ def with_little_kept(seed: int) -> Problem:
     return with_host(random_problem(seed), moe_zero_memory=f"level{seed % 2}")
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("bend", [night(False), True], ids=["real", "bent"])
-def test_experts_that_keep_little_agree_with_brute_force(bend: bool) -> None:
-    """60 problems, half of them with bent tables; those without experts have no plan."""
-    problems = compared(with_little_kept, seeds(12000 + 1000 * bend, 30), None, bend)
-    assert sum(bool(best) for _, best in problems) >= 3
+@pytest.mark.parametrize(("bend", "count"), [full(True, 12), night(False, 30), night(True, 30)])
+def test_experts_that_keep_little_agree_with_brute_force(bend: bool, count: int) -> None:
+    """Those without experts have no plan."""
+    problems = compared(with_little_kept, seeds(12000 + 1000 * bend, count), None, bend)
+    assert sum(bool(best) for _, best in problems) >= count // 10
 
 
 @pytest.mark.parametrize(
