@@ -2,7 +2,7 @@
 
     python -m benchmarks.corpus FOLDER [--bash] [--rules] [--round-trip] [--list]
 
-FOLDER holds a folder for each repository. A script counts where it starts a program with sizes of a model; what
+FOLDER holds a folder for each repository. A script counts where it starts a program with a model's sizes or name; what
 trains no decoder is out of scope. Scripts with arguments of their own are read with those of the command lines in the
 repository's documents. With --bash each script is run by bash with programs that only note their words, in a temporary
 folder without the network's programs, and what was read is compared with them. With --rules each plan is evaluated,

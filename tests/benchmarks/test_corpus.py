@@ -87,6 +87,23 @@ def test_refusals_of_plans_say_who_is_right(tmp_path: Path) -> None:
     }
 
 
+def test_nodes_of_the_environment_are_judged_on_more_than_their_default(tmp_path: Path) -> None:
+    """LLaMA 7B on one device of 80 GB, its states sharded: legal on more, where the script leaves that open. Not
+    sharded it is refused on any number, and with a number of its own as it stands."""
+    open_ = "NNODES=${WORLD_SIZE:-1}\n" + torchrun(LLAMA + STEP + "--use-distributed-optimizer", 1)
+    texts = {
+        "a": open_.replace("--nnodes=1", "--nnodes=$NNODES"),
+        "b": open_.replace("--nnodes=1", "--nnodes=$NNODES").replace("--use-distributed-optimizer", ""),
+        "c": open_,
+    }
+    for name, text in texts.items():
+        (tmp_path / f"{name}.sh").write_text(text, encoding="utf-8")
+    lines = list(judged([read(tmp_path / f"{name}.sh", CHIPS, []) for name in texts], tmp_path))
+    assert [line.split("\t")[1] for line in lines if line.startswith("refused\t")] == ["b.sh", "c.sh"]
+    assert "judged: 3 that the script settles, 2 refused (66.7%)" in lines
+    assert any("legal on more devices than its default" in line for line in lines)
+
+
 def test_a_plan_that_is_exported_and_imported_is_the_same(tmp_path: Path) -> None:
     """ALiBi goes to the fork of Megatron that has it, if it came from there."""
     (tmp_path / "a.sh").write_text(torchrun(LLAMA + STEP), encoding="utf-8")
