@@ -206,16 +206,6 @@ def _mean(problem: Problem, of_kinds: Floats) -> Floats:
     return np.asarray(np.tensordot(np.array(kind_shares(problem.model)), of_kinds, axes=1))
 
 
-def sharding_seconds(problem: Problem, supply: Supply, rows: Candidates) -> dict[str, Floats]:
-    """The columns of `time_table` that a row's sharding changes, by name."""
-    shard, back = rows.shard.distinct()
-    own = [compute.layer_seconds(problem, supply.chip, shard, kind) for kind in layer_kinds(problem.model)]
-    forward, backward = (
-        _mean(problem, np.stack(each))[back] for each in zip(*((one.forward, one.backward) for one in own), strict=True)
-    )
-    return _data_parallel(problem, supply, rows, (forward, backward))
-
-
 def _data_parallel(
     problem: Problem, supply: Supply, rows: Candidates, passes: tuple[Floats, Floats]
 ) -> dict[str, Floats]:

@@ -42,8 +42,8 @@ class LayoutTally:
         counts = self._space.rows_of[frames[~fits]]
         self._unfit += np.bincount(layouts[~fits], weights=counts, minlength=len(self._unfit))
 
-    def add_unfit(self, rows: Candidates, counts: Ints) -> None:
-        """Rows that do not fit, each of which stands for so many."""
+    def add_unfit(self, rows: Candidates, counts: Ints | None = None) -> None:
+        """Rows that do not fit, each of which stands for so many, or for itself."""
         if len(rows):
             self._rows += count_cells(rows.tp, rows.unfolded("pp"), counts)
 

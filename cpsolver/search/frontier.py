@@ -14,6 +14,7 @@ import numpy as np
 
 from cpsolver.cost.schedules import ALTERNATES, most_above
 from cpsolver.cost.shard import Bools, Candidates, Floats, Ints
+from cpsolver.cost.tables import MemoryTable, memory_table
 from cpsolver.plans.dimensions import FAMILY
 from cpsolver.plans.strategy import SHARDED
 from cpsolver.problem.problem import Problem
@@ -23,6 +24,7 @@ from cpsolver.search.bounds.dominance import undominated
 from cpsolver.search.bounds.quick import (
     VARIANTS,
     LeastSeconds,
+    first_bound,
     frame_bound,
     least_seconds,
     quick_bound,
@@ -55,17 +57,21 @@ INFINITE = float("inf")
 class Limits:
     """Scores that rows have to beat: `limit`, and those of a layout family that has a plan that plan's score.
 
-    `families`: by what `plans.dimensions.family` says of the plan. `enough`: K plans are known. `best`: what the best
-    plan has by the schedule run event by event, 0 where no plan's is run so. Rows of which a plan may be better than
-    that are worth it too: by `excess` at most are formulas above it, over several chip types (`mixed`) or one.
+    `families`: by what `plans.dimensions.family` says of the plan. `best`: what the best plan has by the schedule run
+    event by event, 0 where no plan's is run so. Rows of which a plan may be better than that are worth it too: by
+    `excess` at most are formulas above it, over several chip types (`mixed`) or one.
     """
 
     limit: float
     families: Mapping[tuple[object, ...], float]
-    enough: bool = True
     best: float = 0.0
     excess: float = MOST_EXCESS
     mixed: bool = True
+
+    @property
+    def known(self) -> bool:
+        """Whether any plan has to beat something: K plans are known, or what is looked for is less than some score."""
+        return self.limit < INFINITE
 
     @property
     def loosest(self) -> float:
@@ -328,7 +334,7 @@ class Branch:
     def open_frames(self, limits: Limits, pace: Pace) -> str:
         """Make the rows of the next frames, each with a quick bound; says what was done."""
         grown = min(_BLOCK_WITH_LIMIT, _BLOCK << max(0, len(self.blocks) - 1))
-        most = pace.most("frames", grown if limits.enough else _BLOCK)
+        most = pace.most("frames", grown if limits.known else _BLOCK)
         sizes = np.cumsum(self.space.keys_of[self._order[self._next : self._next + most]])  # few groups are left
         count = max(1, int(np.searchsorted(sizes, most)))
         with pace.working("frames", int(sizes[count - 1])):
@@ -337,31 +343,48 @@ class Branch:
         return made
 
     def _make(self, chosen: slice, limits: Limits) -> str:
-        """The rows of frames at some places of the order, as a block."""
+        """The rows of frames at some places of the order, as a block: those that may fit and may beat the limit."""
         frames, bounds = self._order[chosen], self._frames[chosen]
         good = bounds < limits.of_frames(self.space.frames.take(frames))
         frames, bounds = frames[good], bounds[good]
         rows = self.space.expand(frames)
         if limits.families or limits.best:
             rows = rows.take(np.repeat(bounds, self.space.rows_of[frames]) < limits.of_rows(rows))
-        rows, stands_for = undominated(self.problem, rows)
-        table = Coefficients(self.problem, rows)
-        hopeless = too_large(table)
+        if len(rows):
+            rows, memory = self._that_may_fit(rows)
+            worth = np.arange(len(rows))
+            if limits.loosest < INFINITE:
+                first = first_bound(self.problem, rows, self.objective.row_bounds)
+                worth = np.flatnonzero(first < limits.of_rows(rows))
+            if len(worth):
+                self._add_block(Coefficients(self.problem, rows.take(worth), memory.take(worth)), limits)
+        return f"{len(rows)} rows of {len(frames)} frames"
+
+    def _that_may_fit(self, rows: Candidates) -> tuple[Candidates, MemoryTable]:
+        """The rows that may fit in memory, and theirs; the others are counted."""
+        memory = memory_table(self.problem, rows)
+        large = too_large(self.problem, rows, memory)
+        self.no_fit += int(large.sum())
+        self.tally.add_unfit(rows.take(large))
+        fitting = np.flatnonzero(~large)
+        return rows.take(fitting), memory.take(fitting)
+
+    def _add_block(self, table: Coefficients, limits: Limits) -> None:
+        """Wait for those of the rows that no sharding group dominates, each with a quick bound."""
+        keep, stands_for = undominated(table.rows, table.time)
+        table = table.take(keep)
         quick = quick_bound(table, self.objective.row_bounds)
-        self.no_fit += int(stands_for[hopeless].sum())
-        self.tally.add_unfit(rows.take(hopeless), stands_for[hopeless])
-        quick = np.where(hopeless | (quick >= limits.of_rows(rows)), np.inf, quick)
+        quick = np.where(quick >= limits.of_rows(table.rows), np.inf, quick)
         best = np.argsort(quick, kind="stable")
         best = best[np.isfinite(quick[best])]  # the tables of all others are not kept
         if len(best):
             self.blocks.append(Block(table.take(best), quick[best], stands_for[best]))
-        return f"{len(table.rows)} rows of {len(frames)} frames"
 
     def bound_rows(self, limits: Limits, pace: Pace) -> tuple[str, Iterator[Bounded]]:
         """Give the next rows, in order of their quick bounds, a good bound: what will be done, and what comes of it."""
         block = self._block
         assert block is not None
-        count = pace.most("rows", _BATCH_WITH_LIMIT if limits.enough else _BATCH)
+        count = pace.most("rows", _BATCH_WITH_LIMIT if limits.known else _BATCH)
         rows = np.arange(block.next, min(block.next + count, len(block.quick)))
         rows = rows[block.quick[rows] < limits.of_rows(block.table.rows, rows)]
         return f"bounding {len(rows)} rows", self._bounded(block, rows, count, limits, pace)

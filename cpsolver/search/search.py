@@ -189,7 +189,7 @@ class _Search:
     def _limits(self) -> Limits:
         """The same, and with families what a plan of one that has a plan already has to beat."""
         events = self._best(), self._objective.excess, self._problem.mixed
-        return Limits(self._limit(), self._families, len(self._found) >= self._top, *events)
+        return Limits(self._limit(), self._families, *events)
 
     def _best(self) -> float:
         """The best score by events: plans that may be better are solved too; 0: no others are."""

@@ -82,7 +82,7 @@ def test_frames_are_bounded_by_no_more_than_their_rows_and_cut_by_memory_only_wh
     with quick_tables(seed):
         space = enumerate_rows(problem)
         table = Coefficients(problem, space.rows)
-        quick, large = quick_bound(table), too_large(table)
+        quick, large = quick_bound(table), too_large(problem, table.rows, table.memory)
         bounds, fits = frame_bound(problem, space)
         some = np.arange(0, len(space.frames), 2)
         again = frame_bound(problem, space, frames=some)

@@ -26,7 +26,7 @@ class Ladder:
         self.space = enumerate_rows(problem)
         self.table = Coefficients(problem, self.space.rows)
         self.quick = quick_bound(self.table) if len(self.table.rows) else np.empty(0)
-        self.too_large = too_large(self.table) if len(self.table.rows) else np.empty(0)
+        self.too_large = too_large(problem, self.table.rows, self.table.memory) if len(self.table.rows) else np.empty(0)
         self.frame = np.repeat(frame_bound(problem, self.space)[0], self.space.rows_of)
 
     def of(self, row: int, mix: tuple[int, ...], order: np.ndarray) -> list[float]:

@@ -14,13 +14,14 @@ import pytest
 from cpsolver.cost import memory, states
 from cpsolver.cost.kinds import kind_shares, layer_kinds
 from cpsolver.cost.shard import Candidates, Floats, Shard
-from cpsolver.cost.tables import MemoryTable, TimeTable, memory_table, pass_seconds, sharding_seconds, time_table
+from cpsolver.cost.tables import MemoryTable, TimeTable, memory_table, pass_seconds, time_table
 from cpsolver.evaluation import evaluate
 from cpsolver.plans.dimensions import DIMENSIONS
 from cpsolver.plans.strategy import MODULES, StageGroup, Strategy
 from cpsolver.problem.problem import Problem, Supply
+from cpsolver.search import frontier
 from cpsolver.search.arrangements import arrangements, mixes
-from cpsolver.search.bounds import coefficients, dominance, quick
+from cpsolver.search.bounds import coefficients, quick
 from cpsolver.search.filters import may_mix
 from tests.support.oracle import short_of
 
@@ -52,12 +53,11 @@ def quick_tables(bend: int | None = None, by_events: bool = False) -> Iterator[N
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory, "stage_parameters", _remembered(parts))
         patch.setattr(states, "state_bytes", _remembered(states.state_bytes))
-        for module in (coefficients, quick):
+        for module in (coefficients, quick, frontier):
             patch.setattr(module, "memory_table", space)
         patch.setattr(coefficients, "time_table", time)
         if bend is not None:
             patch.setattr(quick, "pass_seconds", passes_of(time))
-        patch.setattr(dominance, "sharding_seconds", sharding_seconds if bend is None else _bent_sharding(bend))
         patch.setattr(evaluate, "time_table", _remembered(time))
         patch.setattr(evaluate, "memory_table", _remembered(space))
         if not by_events:
@@ -124,16 +124,6 @@ def _bent_time(seed: int) -> Maker:
         return replace(made, **bent)
 
     return table
-
-
-def _bent_sharding(seed: int) -> Maker:
-    """The same columns bent as those of time tables are."""
-
-    def columns(problem: Problem, supply: Supply, rows: Candidates) -> dict[str, Floats]:
-        made = sharding_seconds(problem, supply, rows)
-        return {name: column * _factor(rows, seed, supply.name + name) for name, column in made.items()}
-
-    return columns
 
 
 def _bent_memory(seed: int) -> Maker:

@@ -68,11 +68,12 @@ def equal_stages(problem: Problem, rows: Candidates) -> Ints:
 class Coefficients:
     """The cost tables of all rows on all chip types, and stage coefficients for any choice of chips by position."""
 
-    def __init__(self, problem: Problem, rows: Candidates) -> None:
+    def __init__(self, problem: Problem, rows: Candidates, memory: MemoryTable | None = None) -> None:
+        """`memory`: the rows' own, where it is known."""
         self.problem, self.rows = problem, rows
         times = [time_table(problem, supply, rows) for supply in problem.supplies]
         self.tables = ChipTimes.of(problem, list(problem.supplies), rows, times)
-        self.memory: MemoryTable = memory_table(problem, rows)
+        self.memory = memory_table(problem, rows) if memory is None else memory
         self.capacity = np.array([problem.capacity_bytes(supply.chip) for supply in problem.supplies])
         kinds = [allowed_kinds(problem, name) for name in problem.chip_names]
         self.allowed = {kind: np.array([kind in of_chip for of_chip in kinds]) for kind in RECOMPUTE_KINDS}

@@ -15,31 +15,30 @@ from __future__ import annotations
 import numpy as np
 
 from cpsolver.cost.shard import Bools, Candidates, Floats, Ints
-from cpsolver.cost.tables import sharding_seconds
-from cpsolver.problem.problem import Problem
+from cpsolver.cost.tables import TimeTable
 from cpsolver.search.space import first_of_groups
 
 
-def undominated(problem: Problem, rows: Candidates) -> tuple[Candidates, Ints]:
-    """The rows whose sharding groups may be best, and how many rows each stands for if it does not fit.
+def undominated(rows: Candidates, time: TimeTable) -> tuple[Ints, Ints]:
+    """The rows whose sharding groups may be best, by their places, and how many each stands for if it does not fit.
 
     Rows that differ in nothing else stand together, the largest group first: it has the least states, and counts for
-    all that are left out beside it.
+    all that are left out beside it. `time`: seconds by chip type and row.
     """
     begins = first_of_groups(rows, rows.tp)
     run = np.cumsum(begins) - 1
-    keep = ~_dominated(problem, rows, run)
+    keep = ~_dominated(time, run)
     stands_for = np.ones(len(rows), dtype=np.int64)
     stands_for[begins] += np.bincount(run[~keep], minlength=int(begins.sum()))
-    return rows.take(keep), stands_for[keep]
+    return np.flatnonzero(keep), stands_for[keep]
 
 
-def _dominated(problem: Problem, rows: Candidates, run: Ints) -> Bools:
+def _dominated(time: TimeTable, run: Ints) -> Bools:
     """Rows that another of the same `run` dominates."""
-    dominated, longest = np.zeros(len(rows), dtype=np.bool_), int(np.bincount(run).max(initial=0))
+    dominated, longest = np.zeros(len(run), dtype=np.bool_), int(np.bincount(run).max(initial=0))
     if longest < 2:
         return dominated
-    parts = [part for supply in problem.supplies for part in _parts(sharding_seconds(problem, supply, rows))]
+    parts = [part for of_all in _parts(time) for part in of_all]
     for apart in range(1, longest):
         small = np.nonzero((run[apart:] == run[:-apart]) & ~dominated[apart:])[0] + apart
         for part in parts:
@@ -48,15 +47,15 @@ def _dominated(problem: Problem, rows: Candidates, run: Ints) -> Bools:
     return dominated
 
 
-def _parts(time: dict[str, Floats]) -> list[Floats]:
-    """Seconds none of which may be less with the smaller group. Of one layer more, and of a stage with one layer: from
-    these follow those of any number."""
-    layer = time["sync_layer"] + time["update_layer"]
-    each_microbatch = (time[name] for name in ("gather", "scatter", "gather_ends", "scatter_ends"))
+def _parts(time: TimeTable) -> list[Floats]:
+    """Seconds none of which may be less with the smaller group, by chip type and row. Of one layer more, and of a stage
+    with one layer: from these follow those of any number."""
+    layer = time.sync_layer + time.update_layer
+    each_microbatch = (time.gather, time.scatter, time.gather_ends, time.scatter_ends)
     return [
         layer,
-        layer + time["sync_stage"] + time["update_stage"],
-        time["sync_first"] + time["update_first"],
-        time["sync_last"] + time["update_last"],
+        layer + time.sync_stage + time.update_stage,
+        time.sync_first + time.update_first,
+        time.sync_last + time.update_last,
         *(column for column in each_microbatch if column.any()),
     ]

@@ -213,10 +213,10 @@ class LeastSeconds:
         fit = batch % (sizes * rows.dp) == 0
         rows, sizes = rows.take(fit), sizes[fit]
         rows = replace(rows, mbs=sizes, microbatches=batch // (sizes * rows.dp))
-        fits = ~_exceeds(self._problem, rows, memory_table(self._problem, rows))
+        fits = ~too_large(self._problem, rows, memory_table(self._problem, rows))
         if any(name in BOTH_WAYS for name in schedules_to_search(self._problem)):
             halves = _folded(self._problem, rows)
-            fits |= ~_exceeds(self._problem, halves, memory_table(self._problem, halves))
+            fits |= ~too_large(self._problem, halves, memory_table(self._problem, halves))
         fit[fit] = fits
         return np.asarray(fit)
 
@@ -245,16 +245,11 @@ def _holds_a_layer(problem: Problem, rows: Candidates) -> Bools:
     return np.asarray(need <= max(problem.capacity_bytes(supply.chip) for supply in problem.supplies))
 
 
-def too_large(table: Coefficients) -> Bools:
+def too_large(problem: Problem, rows: Candidates, memory: MemoryTable) -> Bools:
     """Rows that no split fits on the devices with most memory: all states, and one layer's activations on each stage.
 
     Whatever is recomputed, a stage holds one layer whole while it runs backward.
     """
-    return _exceeds(table.problem, table.rows, table.memory)
-
-
-def _exceeds(problem: Problem, rows: Candidates, memory: MemoryTable) -> Bools:
-    """The same of rows with their memory."""
     factor = 1.0 + memory.overhead
     least = np.minimum(memory.buffer, memory.last_buffer)
     states = problem.model.layers * memory.layer_states + memory.first_states + memory.last_states
@@ -262,6 +257,12 @@ def _exceeds(problem: Problem, rows: Candidates, memory: MemoryTable) -> Bools:
     need = states + rows.pp * (memory.fixed + factor * (least + held))
     largest = max(problem.capacity_bytes(supply.chip) for supply in problem.supplies)
     return np.asarray(need > rows.pp * largest * (1 + ROUNDING))
+
+
+def first_bound(problem: Problem, rows: Candidates, score: RowBounds) -> Floats:
+    """`quick_bound` without what follows the pipeline: the same for all sharding groups, and quicker."""
+    seconds = _Seconds.of_rows(problem, rows)
+    return score(rows, _quick(problem, rows, seconds), seconds.kinds)
 
 
 def quick_bound(table: Coefficients, score: RowBounds | None = None, most: Ints | None = None) -> Floats:
