@@ -19,11 +19,15 @@ from cpsolver.plans.dimensions import SIZES
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules.base import REGISTERED, Rule, Scope, Violation
+from cpsolver.rules.room import too_full
 
 __all__ = ["RULES", "STRUCTURE", "Rule", "Violation", "sound_evaluation", "structure_violations", "violations"]
 
 _THEMES = ("layout", "pins", "model", "sharding", "pipeline", "capacity")
 """The modules here, in the order in which violations are listed."""
+
+_MEMORY = "memory"
+"""The rule that is asked last, and of sound plans alone."""
 
 for _theme in _THEMES:
     import_module(f"cpsolver.rules.{_theme}")
@@ -45,13 +49,20 @@ def structure_violations(problem: Problem, strategy: Strategy) -> list[Violation
     return _broken(_SIZES if _sizes_are_wrong(strategy) else STRUCTURE, problem, strategy)
 
 
-def violations(problem: Problem, strategy: Strategy) -> list[Violation]:
-    """Every violation of every rule; memory is judged only for plans that are structurally sound."""
+def violations(problem: Problem, strategy: Strategy, evaluation: Evaluation | None = None) -> list[Violation]:
+    """Every violation of every rule; memory is judged only for plans that are structurally sound.
+
+    `evaluation`: the plan's, where it is known, which spares predicting its memory once more.
+    """
     broken = structure_violations(problem, strategy)
     if _sizes_are_wrong(strategy):
         return broken
-    rest = {name: rule for name, rule in RULES.items() if name not in STRUCTURE and not (broken and name == "memory")}
-    return broken + _broken(rest, problem, strategy)
+    rest = {name: rule for name, rule in RULES.items() if name not in STRUCTURE and name != _MEMORY}
+    found = broken + _broken(rest, problem, strategy)
+    if not broken:
+        needed = None if evaluation is None else [stage.memory for stage in evaluation.stages]
+        found += (Violation(_MEMORY, message) for message in too_full(problem, strategy, needed))
+    return found
 
 
 def sound_evaluation(problem: Problem, strategy: Strategy) -> Evaluation:

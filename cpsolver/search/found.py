@@ -90,9 +90,9 @@ def events_run(plans: Collection[Found], closest: float, excess: float) -> Event
     return EventsRun(len(plans), min(excess, max(0.0, closest / best - 1)))
 
 
-def check_legal(problem: Problem, strategy: Strategy) -> None:
+def check_legal(problem: Problem, strategy: Strategy, evaluation: Evaluation | None = None) -> None:
     """Raises InternalError for a plan that the rules refuse: they know nothing of the solver, and are the last gate."""
-    if broken := violations(problem, strategy):
+    if broken := violations(problem, strategy, evaluation):
         rules = "; ".join(map(str, broken))
         raise InternalError(f"the solver returned a plan that the rules refuse: {rules}. The plan: {strategy}")
 
@@ -109,16 +109,19 @@ def balanced(problem: Problem, strategy: Strategy, times: ChipTimes | None = Non
     times = times or chip_times(problem, strategy)
     if runs_events(problem, strategy.schedule):
         return _fastest_order(problem, strategy, times)
-    as_fast = evaluate(problem, strategy, by_formula=True, times=times).step_time_s
     for arrange in (_even, sorted):
         other = _rearranged(strategy, arrange)
-        if other == strategy:
-            return other
-        if violations(problem, other):
-            continue
-        if evaluate(problem, other, by_formula=True, times=times).step_time_s <= as_fast:
+        if other == strategy or (not violations(problem, other) and _as_fast(problem, other, strategy, times)):
             return other
     return strategy
+
+
+def _as_fast(problem: Problem, strategy: Strategy, other: Strategy, times: ChipTimes) -> bool:
+    """Whether a plan is as fast as another by formula."""
+    step_s, of_other_s = (
+        evaluate(problem, plan, by_formula=True, times=times).step_time_s for plan in (strategy, other)
+    )
+    return step_s <= of_other_s
 
 
 def _fastest_order(problem: Problem, strategy: Strategy, times: ChipTimes) -> Strategy:

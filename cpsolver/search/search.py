@@ -438,7 +438,7 @@ class _Search:
         score, true = objective.both(even, evaluation.formula_s, evaluation.step_time_s)
         if np.isinf(true):
             return score  # late by events alone
-        check_legal(self._problem, even)
+        check_legal(self._problem, even, evaluation)
         if np.isinf(score) or true >= self._below:
             return score
         found = Found(score, true, even, evaluation)

@@ -94,13 +94,14 @@ def plan_bound(
     in_all = layers * stages.layer.min(axis=1) + _fixed_in_all(stages, chips)
     longest = _longest_wanted(table, _first(row), in_all, limits, wanted) * (1 + ROUNDING)
     if not np.isfinite(longest).any():
-        return _plan_bounds(table, row, chips, limits, wanted)
+        return _plan_bounds(table, row, chips, stages, limits, wanted)
     hosts = _hosting(table, row, stages)
     soon = hosts(np.minimum(longest, _FOREVER))
     bound = np.where(soon | hosts(_longest(stages, layers)), _NO_USE, np.inf)
     left = np.nonzero(soon)[0]
     if len(left):
-        bound[left] = _plan_bounds(table, row[left], chips[left], limits[left], wanted.of(left))
+        own = stages if len(left) == len(row) else stages.take(left)
+        bound[left] = _plan_bounds(table, row[left], chips[left], own, limits[left], wanted.of(left))
     return bound
 
 
@@ -124,17 +125,18 @@ def _hosting(table: Coefficients, row: Ints, stages: Stages) -> Callable[[Floats
     return enough
 
 
-def _plan_bounds(table: Coefficients, row: Ints, chips: Ints, limits: Floats, wanted: ByEvents) -> Floats:
+def _plan_bounds(
+    table: Coefficients, row: Ints, chips: Ints, stages: Stages, limits: Floats, wanted: ByEvents
+) -> Floats:
     """`plan_bound` of plans, whether or not the slowest stage may be fast enough for their limits."""
-    stages, layers, first_row = table.stages(row, chips), _layers(table, row), _first(row)
+    layers, first_row = _layers(table, row), _first(row)
     slowest = _smallest(_hosting(table, row, stages), [stages], layers)
     all_layers = layers * stages.layer.min(axis=1) + _fixed_in_all(stages, chips)
     slowest = np.maximum(slowest, all_layers / chips.shape[1])
     by_formula, by_events = _plan_bounds_from(table, row, chips, stages, slowest)
     alone = np.nonzero((by_formula >= wanted.formula_s) & (by_events < wanted.events_s))[0]
     if len(alone):
-        own = table.stages(row[alone], chips[alone])
-        late = ~_Schedules(table, row[alone], own).may_end_within(wanted.events_s[alone])
+        late = ~_Schedules(table, row[alone], stages.take(alone)).may_end_within(wanted.events_s[alone])
         by_events[alone[late]] = np.inf
     bound = wanted.lifted(by_formula, by_events)
     if len(layer_kinds(table.problem.model)) == 1:
@@ -152,7 +154,7 @@ def _plan_bounds(table: Coefficients, row: Ints, chips: Ints, limits: Floats, wa
     if len(below):
         row, chips, slowest, wanted = row[below], chips[below], slowest[below], wanted.of(below)
         slowest = np.maximum(slowest, _smallest_placed(table, row, chips, slowest))
-        bound[below] = wanted.lifted(*_plan_bounds_from(table, row, chips, table.stages(row, chips), slowest))
+        bound[below] = wanted.lifted(*_plan_bounds_from(table, row, chips, stages.take(below), slowest))
     return bound
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from cpsolver.cost.shard import Bools, Floats
+from cpsolver.cost.shard import Bools, Floats, Ints
 from cpsolver.plans.strategy import RECOMPUTE_KINDS, RecomputeKind
 
 NO_SET = {"set_seconds": 0.0, "set_bytes": 1e30, "set_replay": 1e30}
@@ -87,6 +88,12 @@ class Stages:
         arrays = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "allowed"}
         own = {name: array[..., _column(array, place)] for name, array in arrays.items()}
         return Stages(**own, allowed={kind: may[:, _column(may, place)] for kind, may in self.allowed.items()})
+
+    def take(self, rows: Ints) -> Stages:
+        """Those of some of the rows."""
+        arrays = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "allowed"}
+        own = {name: _of_rows(array, rows) for name, array in arrays.items()}
+        return Stages(**own, allowed={kind: _of_rows(may, rows) for kind, may in self.allowed.items()})
 
     # What a kind of recomputation needs. Of block recomputation, which recomputes some of the layers, nothing and
     # everything recomputed are the two ends.
@@ -236,6 +243,11 @@ def uniform_bytes(in_flight: Floats, full: Floats) -> Floats:
 def _column(array: Floats | Bools, place: int) -> slice:
     """Where an array (.., pp) has that place; (.., 1) is the same for all."""
     return slice(place, place + 1) if array.shape[-1] > 1 else slice(None)
+
+
+def _of_rows(array: Any, rows: Ints) -> Any:
+    """Some rows of an array (.., n, pp); (.., 1, pp) is the same for all."""
+    return array[..., rows, :] if array.shape[-2] > 1 else array
 
 
 def _joined_sets(parts: list[Floats], shape: tuple[int, ...], nothing: float) -> Floats:

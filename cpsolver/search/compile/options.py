@@ -26,6 +26,8 @@ Integers = Callable[[Floats], Ints]
 
 FREE, NOWHERE = 0, -1
 """Values of `ChipOptions.tie` beside those of options that all stages share."""
+_AT_ONCE = 32
+"""Options that are compared with all before them in one go: as many as make small arrays."""
 
 
 @dataclass(frozen=True)
@@ -116,19 +118,21 @@ class Costs:
         return cls(joined("layer_steps"), joined("recomputed"), joined("steps"), recompute)
 
     def of(self, options: Ints, layers: Ints) -> Ints:
-        """Steps of each option in chunks of its own numbers of layers, (options, numbers): (chip types, ..) of them."""
+        """Steps of each option in chunks of its own numbers of layers, (.., numbers): (chip types, ..) of them."""
         each, recomputed, once = (part[:, options, None] for part in (self.layer_steps, self.recomputed, self.steps))
-        return np.asarray(each * layers + self.recompute[..., None] * np.minimum(recomputed, layers) + once)
+        recompute = self.recompute.reshape(-1, *[1] * layers.ndim)
+        return np.asarray(each * layers + recompute * np.minimum(recomputed, layers) + once)
 
-    def as_cheap(self, options: Ints, other: int, most: int) -> Bools:
-        """Which of some options cost no more than another, with every number of layers up to the most.
+    def as_cheap(self, others: Ints, options: Ints, most: Ints) -> Bools:
+        """Which others cost no more than each of some options, with every number of layers up to its most: (options,
+        others).
 
         The difference of two is linear between the numbers of layers from which on either recomputes no more of them.
         """
-        one = np.full(len(options), other)
-        turns = [self.recomputed[0, options], self.recomputed[0, one], np.ones_like(one), np.full(len(one), most)]
-        layers = np.clip(np.stack(turns, axis=1), 1, most)
-        return np.asarray((self.of(options, layers) <= self.of(one, layers)).all(axis=(0, 2)))
+        other, option, most = np.broadcast_arrays(others[None, :], options[:, None], most[:, None])
+        turns = [self.recomputed[0, other], self.recomputed[0, option], np.ones_like(most), most]
+        layers = np.clip(np.stack(turns, axis=-1), 1, most[..., None])
+        return np.asarray((self.of(other, layers) <= self.of(option, layers)).all(axis=(0, -1)))
 
 
 @dataclass(frozen=True)
@@ -355,17 +359,14 @@ def _undominated(costs: Costs, fits: Ints, options: list[int]) -> list[int]:
 
     Costs are looked at as far as the option fits; `fits` (stages, options, odd).
     """
-    kept, count = np.array(options, dtype=np.int64), 0
-    last = kept[:0]  # what was as good as an option is often as good as the next
-    for index in options:
-        most = int(fits[:, index].max())
-        for tried in (last, kept[:count]) if most else ():
-            as_good = tried[(fits[:, tried] >= fits[:, [index]]).all(axis=(0, 2))]
-            as_good = as_good[costs.as_cheap(as_good, index, most)]
-            if len(as_good):
-                last = as_good[:1]
-                break
-        else:
-            kept[count] = index
-            count += most > 0
-    return [int(index) for index in kept[:count]]
+    chosen = np.array(options, dtype=np.int64)
+    chosen = chosen[fits[:, chosen].max(axis=(0, 2), initial=0) > 0]
+    keep = np.ones(len(chosen), dtype=np.bool_)
+    for begin in range(0, len(chosen), _AT_ONCE):
+        part = chosen[begin : begin + _AT_ONCE]
+        own, before = fits[:, part], chosen[: begin + len(part)]
+        as_good = np.arange(len(before)) < begin + np.arange(len(part))[:, None]
+        as_good &= (fits[:, None, before] >= own[:, :, None]).all(axis=(0, 3))
+        as_good &= costs.as_cheap(before, part, own.max(axis=(0, 2)))
+        keep[begin : begin + len(part)] = ~as_good.any(axis=1)
+    return [int(index) for index in chosen[keep]]
