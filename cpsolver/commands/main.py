@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import sys
 from difflib import get_close_matches
@@ -18,6 +19,8 @@ from cpsolver.commands.help import LANGUAGE, help_of, wide
 from cpsolver.commands.usage import asked_language, show
 from cpsolver.inputs.language import ENGLISH, LANGUAGES, later, of_locale, say, speaking
 
+_OBJECTS = 50_000
+"""New objects after which garbage is collected: imports make that many, hardly any of which are garbage."""
 SPEAKS = (
     *("plan", "solve", "open", "evaluate", "check", "explain", "serve", "batch", "compare", "replicas"),
     *("export", "ranks", "import", "init", "schema", "models", "chips", "networks", "stacks"),
@@ -128,6 +131,8 @@ def main() -> None:
       apss-cp init spec.yaml
       apss-cp solve spec.yaml
     """
+    gc.set_threshold(_OBJECTS)
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # to look for plugins, all packages are searched
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without UTF-8 shows ? for a sign that it lacks

@@ -101,6 +101,7 @@ class _Recommender:
 
     def run(self) -> Result:
         """Look for each role's plan in turn."""
+        self._spaces.narrowed()
         fastest = self._found[0]
         most = _WORSE * fastest.rank[1]
         careful = self._limited(self._risk)

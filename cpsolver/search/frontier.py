@@ -333,7 +333,8 @@ class Branch:
 
     def open_frames(self, limits: Limits, pace: Pace) -> str:
         """Make the rows of the next frames, each with a quick bound; says what was done."""
-        grown = min(_BLOCK_WITH_LIMIT, _BLOCK << max(0, len(self.blocks) - 1))
+        # A limit that is known before any row is that of a good plan.
+        grown = min(_BLOCK_WITH_LIMIT, _BLOCK << (len(self.blocks) - 1 if self.blocks else 2))
         most = pace.most("frames", grown if limits.known else _BLOCK)
         sizes = np.cumsum(self.space.keys_of[self._order[self._next : self._next + most]])  # few groups are left
         count = max(1, int(np.searchsorted(sizes, most)))

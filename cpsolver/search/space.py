@@ -25,6 +25,8 @@ from models_zoo import Architecture
 
 _VARIANT = names("variant")
 """The columns that a variant decides."""
+_FRAME = (*names("layout"), *names("frame"), "embedding_slot", "loss_slot")
+"""The columns that tell frames apart."""
 _SPACES = 2
 """Spaces that are kept: that of all plans is a few hundred MB where it is largest."""
 _LAYOUTS = 32
@@ -123,6 +125,15 @@ class Space:
         """All rows: for small spaces."""
         return self.expand(np.arange(len(self.frames)))
 
+    def learn(self, wider: Space) -> None:
+        """Take over what is known of frames of a space that has all the plans of this one."""
+        both = Candidates.joined([wider.frames, self.frames])
+        first, back = both.first_of_each(_FRAME)
+        at = first[back[len(wider.frames) :]]
+        same = np.flatnonzero(at < len(wider.frames))
+        self.known.scores[same] = wider.known.scores[at[same]]
+        self.known.fits[same] = wider.known.fits[at[same]]
+
     @cached_property
     def known(self) -> FrameBounds:
         """What searches have found of the frames, each of the rows left by those before it."""
@@ -146,6 +157,7 @@ class Spaces:
 
     def __init__(self) -> None:
         self._last: list[tuple[Problem, float, Space]] = []
+        self._widest: Space | None = None
 
     def of(self, problem: Problem) -> Space:
         """The problem's space."""
@@ -153,9 +165,15 @@ class Spaces:
         alike = problem.with_(search=ignored, cluster={"memory_margin": None})
         found = [space for known, margin, space in self._last if margin <= problem.memory_margin and known == alike]
         space = found[0] if found else enumerate_rows(problem)
+        if not found and self._widest is not None:
+            space.learn(self._widest)
         others = [entry for entry in self._last if entry[2] is not space]
         self._last = [(alike, problem.memory_margin, space), *others[: _SPACES - 1]]
         return space
+
+    def narrowed(self) -> None:
+        """From now on only problems are asked for whose plans the last one has too: its bounds hold for theirs."""
+        self._widest = self._last[0][2] if self._last else None
 
 
 def divisors(number: int) -> list[int]:

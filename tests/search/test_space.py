@@ -210,6 +210,36 @@ def test_a_search_that_takes_over_another_ones_space_answers_alike(seed: int) ->
         )
 
 
+def _narrower(problem: Problem) -> list[Problem]:
+    """Problems with a few of the plans of another."""
+    pin, forbid = problem.spec.search.pin, problem.spec.search.forbid
+    banned = {name: (*(getattr(forbid, name) or ()), 2) for name in ("cp", "mbs")}
+    usual = {name: value for name, value in PLAIN.items() if not (getattr(pin, name) or getattr(forbid, name))}
+    return [
+        problem.with_(search={"forbid": forbid.model_copy(update=banned)}, cluster={"memory_margin": 0.1}),
+        problem.with_(search={"pin": pin.model_copy(update=usual), "layer_split": "even"}),
+    ]
+
+
+PLAIN = {"vpp": (1,), "cp": (1,), "sharded": ("optimizer",), "sharding_group": (0,)}
+
+
+@pytest.mark.parametrize("seed", first(1, range(30)))
+def test_what_is_known_of_a_wider_problem_leaves_the_answers_of_narrower_ones_as_they_are(seed: int) -> None:
+    problem = random_problem(3000 + seed).with_(cluster={"memory_margin": 0.05})
+    spaces = Spaces()
+    search(problem, spaces=spaces)
+    known = spaces.of(problem).known.scores
+    spaces.narrowed()
+    for narrower in _narrower(problem):
+        learned = spaces.of(narrower).known.scores
+        assert np.isnan(known).any() or not np.isnan(learned).any()
+        shared, alone = search(narrower, spaces=spaces), search(narrower)
+        assert [plan.evaluation.step_time_s for plan in shared.plans] == pytest.approx(
+            [plan.evaluation.step_time_s for plan in alone.plans], rel=1e-9
+        )
+
+
 def test_a_space_is_taken_over_where_nothing_that_its_frames_depend_on_is_another() -> None:
     problem = problem_of({"x": SPEC}, gpus=8, node=4).with_(cluster={"memory_margin": 0.1})
     spaces = Spaces()
