@@ -33,7 +33,7 @@ def test_costs_are_compared_as_at_every_number_of_layers(seed: int) -> None:
     every = table(costs)[:, :, :most]
     expected = (every[:, options] <= every[:, [8]]).all(axis=(0, 2))
     found = costs.as_cheap(options, np.array([8]), np.array([most]))
-    np.testing.assert_array_equal(found, expected[None])
+    np.testing.assert_array_equal(found, np.stack([expected]))
 
 
 @pytest.mark.parametrize("seed", range(40))
