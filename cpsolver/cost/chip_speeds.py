@@ -111,9 +111,14 @@ class ChipSpeeds:
     def _tile_use(self, m: Floats, n: Floats, batch: Floats | float) -> Floats:
         """Useful share of the tiles computed, the better of the large tile (either way round) and half of it."""
         rows, columns = self.tile
-        best = np.zeros(np.broadcast(m, n).shape)
-        for tile_m, tile_n in ((rows, columns), (columns, rows), (rows, rows)):
-            tiles = batch * np.ceil(m / tile_m) * np.ceil(n / tile_n)
-            slots = tiles if self.units is None else np.ceil(tiles / self.units) * self.units
-            best = np.maximum(best, batch * m * n / (slots * tile_m * tile_n))
-        return best
+        by_rows, by_columns = ((np.ceil(m / side), np.ceil(n / side)) for side in (rows, columns))
+        cut = (
+            (by_rows[0] * by_columns[1], columns),
+            (by_columns[0] * by_rows[1], columns),
+            (by_rows[0] * by_rows[1], rows),
+        )
+        computed = np.inf
+        for tiles, side in cut:
+            slots = batch * tiles if self.units is None else np.ceil(batch * tiles / self.units) * self.units
+            computed = np.minimum(computed, slots * (rows * side))
+        return np.asarray(batch * m * n / computed)

@@ -135,7 +135,7 @@ class _Recommender:
         of_devices = self._problem.spec.search.objective == "fewest_chips"  # fewer of them come before a lower score
         below = INFINITE if of_devices else below
         good = (each for each in self._found if each.rank[1] < below)
-        known = next((each for each in good if not violations(limited, each.plan.strategy)), None)
+        known = next((each for each in good if not violations(limited, each.plan.strategy, each.plan.evaluation)), None)
         if known is self._found[0] or not self._searching or self._left_s <= 0:
             return known
         below = below if of_devices or known is None else min(below, known.rank[1])
@@ -153,8 +153,9 @@ class _Recommender:
         for each in self._found:
             if each.plan.strategy == plan.strategy:
                 return each.plan
-        check_legal(self._problem, plan.strategy)
-        return replace(plan, evaluation=evaluate(self._problem, plan.strategy), added=True)
+        evaluation = evaluate(self._problem, plan.strategy)
+        check_legal(self._problem, plan.strategy, evaluation)
+        return replace(plan, evaluation=evaluation, added=True)
 
     def _candidate(self, plan: Plan) -> _Candidate:
         problem, strategy = self._problem, plan.strategy

@@ -19,7 +19,6 @@ from cpsolver.plans.dimensions import SIZES
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules.base import REGISTERED, Rule, Scope, Violation
-from cpsolver.rules.room import too_full
 
 __all__ = ["RULES", "STRUCTURE", "Rule", "Violation", "sound_evaluation", "structure_violations", "violations"]
 
@@ -60,6 +59,8 @@ def violations(problem: Problem, strategy: Strategy, evaluation: Evaluation | No
     rest = {name: rule for name, rule in RULES.items() if name not in STRUCTURE and name != _MEMORY}
     found = broken + _broken(rest, problem, strategy)
     if not broken:
+        from cpsolver.rules.capacity import too_full  # its theme comes last
+
         needed = None if evaluation is None else [stage.memory for stage in evaluation.stages]
         found += (Violation(_MEMORY, message) for message in too_full(problem, strategy, needed))
     return found

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from cpsolver.cost.memory import StageBytes
 from cpsolver.cost.modules import applicable
+from cpsolver.evaluation.evaluate import stage_memory
 from cpsolver.inputs.language import later, say
 from cpsolver.plans.strategy import BESIDE_FUNCTIONS, Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules.base import listed, rule
-from cpsolver.rules.room import too_full
+from hw_specs.units import GIB
 
 
 @rule(
@@ -125,3 +127,17 @@ def layer_offload(problem: Problem, s: Strategy) -> Iterator[str]:
 @rule("every stage fits its device's memory less the margin")
 def memory(problem: Problem, s: Strategy) -> Iterator[str]:
     return too_full(problem, s)
+
+
+def too_full(problem: Problem, s: Strategy, needed: Sequence[StageBytes] | None = None) -> Iterator[str]:
+    """The stages that do not fit; `needed`: the bytes of all, where they are known."""
+    for stage, (chip, need) in enumerate(zip(s.stage_chips, needed or stage_memory(problem, s), strict=True)):
+        room = problem.capacity_bytes(problem.supply(chip).chip)
+        if need.total > room * (1 + 1e-9):
+            yield later(
+                "stage {stage} on {chip} needs {need:.2f} GiB, {room:.2f} GiB are free for it",
+                stage=stage,
+                chip=chip,
+                need=need.total / GIB,
+                room=room / GIB,
+            )
