@@ -73,6 +73,12 @@ def kind_shares(model: Architecture) -> tuple[float, ...]:
     return tuple(each.count(index) / model.layers for index in range(len(layer_kinds(model))))
 
 
+def mean_of_kinds(model: Architecture, of_kinds: Floats) -> Floats:
+    """The mean over the model's layers of values (kinds, ...) of each kind."""
+    shares = kind_shares(model)  # one by one: a product of matrices would wake up as many threads as there are
+    return reduce(add, (share * each for share, each in zip(shares, of_kinds, strict=True)))
+
+
 def examples(model: Architecture) -> tuple[int, ...]:
     """For each kind the index of the first layer of it."""
     each = kind_of_layers(model)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -12,11 +12,11 @@ import numpy as np
 from cpsolver.cost import comm, compute, encoder, memory, states, whole_matrices
 from cpsolver.cost.activation_switches import on_device
 from cpsolver.cost.breadth_first import hiding_shares, left_of_last
-from cpsolver.cost.kinds import kind_of_layers, kind_shares, layer_kinds
-from cpsolver.cost.layers import Layers
+from cpsolver.cost.kinds import layer_kinds, mean_of_kinds
 from cpsolver.cost.memory import StageParameters
 from cpsolver.cost.modules import Modules, freed_together, most_freed, replayed
-from cpsolver.cost.shard import Candidates, Floats, Ints, Shard
+from cpsolver.cost.shard import Candidates, Floats, Shard
+from cpsolver.cost.shard_seconds import Columns, known_shards, pass_columns, shard_columns
 from cpsolver.plans.dimensions import DIMENSIONS, ROW
 from cpsolver.problem.problem import Problem, Supply
 from hw_specs import Chip
@@ -130,80 +130,32 @@ class MemoryTable:
 
 def time_table(problem: Problem, supply: Supply, rows: Candidates) -> TimeTable:
     """The time coefficients of every row on one chip type."""
-    chip, model = supply.chip, problem.model
     shard, back = rows.shard.distinct()
-    layers = Layers.of(problem, chip, shard)
-    end_tensor, images = comm.end_comm(problem, chip, shard), _encoder_seconds(problem, chip, shard)
-    last, tensor = kind_of_layers(model)[-1], _mean(problem, layers.tensor)
-    forward, backward = (_mean(problem, each)[back] for each in layers.own)
-    return TimeTable(
-        **_pass_columns(problem, chip, rows, (shard, back), layers, images),
-        layer_tp=tensor[back],
-        kind_layer_tp=(layers.tensor - tensor)[:, back],
-        recompute=_mean(problem, layers.forward - layers.again)[back],
-        modules=_mean(problem, layers.modules(problem, chip, shard))[:, back],
-        end_tp=end_tensor[back],
-        encoder_tp=images.tensor[back],
-        mtp_tp=(model.mtp_layers * (layers.tensor[last] + _MODULE_TENSOR * end_tensor))[back],
-        **_data_parallel(problem, supply, rows, (forward, backward)),
-    )
-
-
-_MODULE_TENSOR = 5
-"""A module of multi-token prediction communicates so many times as embedding or head do: one each after embedding and
-before the head, three around the GEMM that joins two inputs (twice the hidden states there and back, its result once).
-"""
+    columns = _of_shards(problem, supply.chip, shard, shard_columns)
+    by_row = {name: column[..., back] for name, column in columns.items()}
+    passes = by_row.pop("own_forward"), by_row.pop("own_backward")
+    return TimeTable(**by_row, chunk=_chunk(problem, rows), **_data_parallel(problem, supply, rows, passes))
 
 
 def pass_seconds(problem: Problem, supply: Supply, rows: Candidates) -> dict[str, Floats]:
     """The columns of `time_table` that bounds of many rows count on, by name: of layers, ends, chunks and transfers."""
     shard, back = rows.shard.distinct()
-    layers, images = Layers.of(problem, supply.chip, shard), _encoder_seconds(problem, supply.chip, shard)
-    return _pass_columns(problem, supply.chip, rows, (shard, back), layers, images)
+    columns = _of_shards(problem, supply.chip, shard, pass_columns)
+    return {**{name: columns[name][..., back] for name in _OF_PASSES}, "chunk": _chunk(problem, rows)}
 
 
-def _pass_columns(
-    problem: Problem,
-    chip: Chip,
-    rows: Candidates,
-    distinct: tuple[Shard, Ints],
-    layers: Layers,
-    images: encoder.EncoderSeconds,
-) -> dict[str, Floats]:
-    shard, back = distinct
-    both, last = layers.both, kind_of_layers(problem.model)[-1]
-    ends, end_tensor = compute.end_seconds(problem, chip, shard), comm.end_comm(problem, chip, shard)
-    layer, payload = _mean(problem, both), comm.hop_bytes(problem, shard)
-    module = both[last] + ends.module + _MODULE_TENSOR * end_tensor
-    return {
-        "layer": layer[back],
-        "kind_layer": (both - layer)[:, back],
-        "embedding": (ends.embedding + end_tensor + images.all)[back],
-        "head": (ends.head + end_tensor + problem.model.mtp_layers * module)[back],
-        "hop_near": comm.hop_seconds(problem, chip, payload, within_node=True)[back],
-        "hop_far": comm.hop_seconds(problem, chip, payload, within_node=False)[back],
-        "chunk": compute.chunk_seconds(problem, np.where(rows.v_shaped, 1, rows.vpp), rows.expert_overlap),
-    }
+_OF_PASSES = ("layer", "kind_layer", "embedding", "head", "hop_near", "hop_far")
+_MANY = 4096
+"""Shards that are not looked up among those that are known: to work out more takes no longer."""
 
 
-def _encoder_seconds(problem: Problem, chip: Chip, shard: Shard) -> encoder.EncoderSeconds:
-    """Of the encoder of images, where there are any."""
-    alone, vision = problem.encoder, problem.model.vision
-    if alone is None or vision is None:
-        return encoder.EncoderSeconds(np.zeros(len(shard.tp)), np.zeros(len(shard.tp)))
-    own = encoder.encoder_shard(problem, shard)
-    layers = Layers.of(alone, chip, own)
-    forward, backward, tensor = (_mean(alone, each) for each in (layers.forward, layers.backward, layers.tensor))
-    whole = encoder.whole_encoder(problem, chip, own, forward, backward)
-    images = problem.spec.training.images
-    halves = 1.0 if images is None or images.trained else 0.5  # frozen: forward alone
-    projected = encoder.projector_seconds(problem, chip, own)
-    return encoder.EncoderSeconds(whole + projected, halves * vision.layers * tensor + projected)
+def _of_shards(problem: Problem, chip: Chip, shard: Shard, make: Callable[[Problem, Chip, Shard], Columns]) -> Columns:
+    """The columns of shards that `make` gives, or more."""
+    return make(problem, chip, shard) if len(shard.tp) > _MANY else known_shards(problem, chip).of(shard)
 
 
-def _mean(problem: Problem, of_kinds: Floats) -> Floats:
-    """The mean over the model's layers of values (kinds, ...) of each kind."""
-    return np.asarray(np.tensordot(np.array(kind_shares(problem.model)), of_kinds, axes=1))
+def _chunk(problem: Problem, rows: Candidates) -> Floats:
+    return compute.chunk_seconds(problem, np.where(rows.v_shaped, 1, rows.vpp), rows.expert_overlap)
 
 
 def _data_parallel(
@@ -295,7 +247,7 @@ def _encoder_bytes(problem: Problem, rows: Candidates, buffer: Floats) -> dict[s
         return dict.fromkeys(("first_stored", "first_buffer"), np.zeros(len(rows)))
     own = encoder.encoder_shard(problem, rows.shard)
     layers = [memory.layer_bytes(alone, own, kind) for kind in layer_kinds(alone.model)]
-    kept = vision.layers * _mean(alone, np.stack([layer.full for layer in layers])) * images.trained
+    kept = vision.layers * mean_of_kinds(alone.model, np.stack([layer.full for layer in layers])) * images.trained
     at_work = np.max([layer.buffer for layer in layers], axis=0) * images.trained
     stored = encoder.microbatches_held(rows) * (kept + encoder.projector_bytes(problem, own))
     return {"first_stored": stored, "first_buffer": np.maximum(0.0, at_work - buffer)}

@@ -112,13 +112,21 @@ class Problem:
     def _of_size(self) -> dict[int, Problem]:
         return {}
 
+    @cached_property
+    def worked_out(self) -> dict[object, object]:
+        """What was worked out of the problem, by whatever asks for it: for those who would work it out again."""
+        return {}
+
     def with_(
         self, *, search: Mapping[str, Any] | None = None, cluster: Mapping[str, Any] | None = None, **fields: Any
     ) -> Problem:
         """The problem with values of its spec's sections, and `fields` of its own, replaced; nothing is looked up."""
         sections = {"search": search or {}, "cluster": cluster or {}}
         changed = {name: getattr(self.spec, name).model_copy(update=dict(new)) for name, new in sections.items() if new}
-        return replace(self, **{"spec": self.spec.model_copy(update=changed), **fields})
+        made = replace(self, **{"spec": self.spec.model_copy(update=changed), **fields})
+        if not fields and set(cluster or ()) <= {"memory_margin"}:  # what plans take is the same
+            made.__dict__["worked_out"] = self.worked_out
+        return made
 
     def with_constants(self, *layers: ConstantLayer) -> Problem:
         """The problem with layers of constants over its own, in order; an overlay also tells intervals from then on."""
