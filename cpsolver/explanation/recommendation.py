@@ -79,7 +79,7 @@ def recommend(problem: Problem, result: Result, spaces: Spaces | None = None) ->
     try:
         return _Recommender(problem, result, spaces or Spaces(), search_more).run()
     except KeyboardInterrupt:
-        return _Recommender(problem, result, Spaces(), search_more=False).run()
+        return replace(_Recommender(problem, result, Spaces(), search_more=False).run(), settled=False)
 
 
 def recommended(problem: Problem, display: SearchDisplay = SILENT) -> Result:
@@ -95,7 +95,7 @@ class _Recommender:
         self._problem, self._result, self._spaces = problem, result, spaces
         self._risk = problem.spec.search.risk
         self._found = [self._candidate(plan) for plan in result.plans]
-        self._searching = search_more
+        self._searching, self._settled = search_more, True
         limit = problem.spec.search.time_limit_s
         self._left_s = float("inf") if limit is None else limit - result.proof.seconds
 
@@ -119,7 +119,7 @@ class _Recommender:
         plans += (plan for place, plan in enumerate(named) if plan not in (*plans, *named[:place]))
         ranked = tuple(replace(plan, rank=place) for place, plan in enumerate(plans, 1))
         told = Recommendation(*(None if role is None else plans.index(role.plan) for role in roles))
-        return replace(self._result, plans=ranked, recommendation=told)
+        return replace(self._result, plans=ranked, recommendation=told, settled=self._settled)
 
     def _run_this(self, safest: _Candidate | None) -> _Candidate:
         safe = [each for each in self._found if each.risk < self._risk or self._risk == 1.0]
@@ -136,13 +136,17 @@ class _Recommender:
         below = INFINITE if of_devices else below
         good = (each for each in self._found if each.rank[1] < below)
         known = next((each for each in good if not violations(limited, each.plan.strategy, each.plan.evaluation)), None)
-        if known is self._found[0] or not self._searching or self._left_s <= 0:
+        if known is self._found[0] or not self._searching:
+            return known
+        if self._left_s <= 0:
+            self._settled = False
             return known
         below = below if of_devices or known is None else min(below, known.rank[1])
         seconds = min(self._left_s, max(_LEAST_S, self._result.proof.seconds))
         result = search(limited.with_(search={"time_limit_s": seconds}), below=below, spaces=self._spaces)
         self._left_s -= result.proof.seconds
         self._searching = result.proof.stop != "interrupted"
+        self._settled = self._settled and result.proof.complete
         if result.plans:
             known = self._candidate(self._added(result.plans[0]))
             self._found = sorted([*self._found, known], key=lambda each: each.rank)

@@ -170,7 +170,8 @@ class Recommendation:
 @dataclass(frozen=True)
 class Result:
     """A search's answer. Plans are in order of the objective, those that are `added` after the K best; `reasons` says
-    why there is none. `verification`: a second opinion, where one was asked for.
+    why there is none. `verification`: a second opinion, where one was asked for. `settled`: what is recommended was
+    looked for to the end.
     """
 
     status: Status
@@ -179,6 +180,7 @@ class Result:
     reasons: tuple[str, ...] = field(default=())
     recommendation: Recommendation | None = None
     verification: Verification | None = None
+    settled: bool = True
 
 
 @dataclass(frozen=True)

@@ -156,6 +156,7 @@ def test_an_interruption_keeps_the_answer(monkeypatch: pytest.MonkeyPatch) -> No
     assert kept.plans == result.plans
     assert kept.recommendation is not None
     assert kept.recommendation.fastest == 0
+    assert not kept.settled
 
 
 @pytest.mark.full

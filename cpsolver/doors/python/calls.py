@@ -14,6 +14,11 @@ from cpsolver.problem.asked import Asked, Source, decided
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import sound_evaluation
 
+_REMEMBERED = 8
+"""Answers that are remembered: a notebook asks the same again whenever it is run."""
+_ANSWERS: list[PlanAnswer] = []
+"""Those given last, the latest first."""
+
 
 def plan(
     source: Source,
@@ -53,13 +58,18 @@ def plan(
         display: shows how the search goes; None: nothing does.
         search: fields of the search section: `top` (3), `time_limit_s`, `pin`, `forbid`, `objective` ...
 
-    Raises InputError with all that is wrong. An answer without plans is none: its `status` and `reasons` say why.
+    Raises InputError with all that is wrong. An answer without plans is none: its `status` and `reasons` say why. Plans
+    that are proven are remembered: one of the last questions again is answered at once.
     """
     asked = Asked(
         on, batch, seq, launcher, stack, precision, gpus_per_node, network, calibration, cluster, training, search
     )
     problem = asked.problem(source)
-    return PlanAnswer(problem, recommended(problem, display or SILENT))
+    known = [answer for answer in _ANSWERS if answer.problem == problem]
+    answer = known[0] if known else PlanAnswer(problem, recommended(problem, display or SILENT))
+    if answer.result.plans and answer.proof.complete and answer.result.settled:
+        _ANSWERS[:] = [answer, *(each for each in _ANSWERS if each is not answer)][:_REMEMBERED]
+    return answer
 
 
 def judged(problem: Problem, strategy: Strategy | None, decisions: Mapping[str, object]) -> JudgedPlan:

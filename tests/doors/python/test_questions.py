@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,11 @@ from typing import Any
 import pytest
 
 import cpsolver as apss
+from cpsolver.doors.python import calls
+from cpsolver.explanation.account import SearchDisplay
+from cpsolver.explanation.recommendation import recommended
+from cpsolver.problem.problem import Problem
+from cpsolver.search.result import Result
 from tests.support.command import in_tmp, run, write
 
 __all__ = ["in_tmp"]
@@ -38,6 +44,36 @@ def test_an_answer_is_that_of_the_spec_and_of_the_command(answer: apss.PlanAnswe
     assert [plan["step_time_s"] for plan in told["plans"]] == [plan.step_time_s for plan in answer.plans]
     assert told["plans"] == json.loads(json.dumps(answer.to_dict()["plans"]))
     assert apss.plan(answer.problem).result.plans == answer.result.plans
+
+
+def test_a_question_is_searched_once_and_others_are_not_taken_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[Problem] = []
+
+    def counted(problem: Problem, display: SearchDisplay) -> Result:
+        searched.append(problem)
+        return recommended(problem, display)
+
+    monkeypatch.setattr(calls, "_ANSWERS", [])
+    monkeypatch.setattr(calls, "recommended", counted)
+    first = apss.plan("llama2-7b", **ASKED, **PINNED)
+    assert apss.plan("llama2-7b", **ASKED, **PINNED) is first
+    assert apss.plan("llama2-7b", **{**ASKED, "batch": 32}, **PINNED).result != first.result
+    assert apss.plan("llama2-7b", **ASKED, **PINNED, risk=1) is not first
+    assert len(searched) == 3
+
+
+@pytest.mark.parametrize("lacking", ["settled", "complete", "plans"])
+def test_an_answer_that_lacks_something_is_looked_for_again(lacking: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = apss.plan("llama2-7b", **ASKED, **PINNED).result
+    changes: dict[str, Any] = {
+        "settled": {"settled": False},
+        "complete": {"proof": replace(whole.proof, stop="time_limit")},
+        "plans": {"plans": (), "recommendation": None},
+    }
+    monkeypatch.setattr(calls, "_ANSWERS", [])
+    monkeypatch.setattr(calls, "recommended", lambda *_: replace(whole, **changes[lacking]))
+    first = apss.plan("llama2-7b", **ASKED, **PINNED)
+    assert apss.plan("llama2-7b", **ASKED, **PINNED) is not first
 
 
 def test_the_best_plan_has_its_figures(answer: apss.PlanAnswer) -> None:
