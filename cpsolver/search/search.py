@@ -46,8 +46,8 @@ _PROMISING = 0.93
 """A plan whose bound is below this share of the limit is solved before more rows are bounded: a lower limit spares many
 of these their good bounds."""
 _FAR = 1.25
-"""A limit that is so many times the best plan's score is loose: plans of more families lower it."""
-
+"""A limit that is so many times the best plan's score is loose: plans of more families lower it. And while fewer than K
+plans are known no mix is opened whose bound is so many times the least: plans are likelier to be elsewhere."""
 _EAGER = 8
 """Plans that are solved in one go although bounds are open that are smaller than theirs."""
 _MIXES = 64
@@ -135,8 +135,7 @@ class _Search:
 
     def _scout(self) -> None:
         """A first plan among those that leave most decisions at their defaults, which takes a fraction of a second to
-        find: with a time limit something is to be there early.
-        """
+        find: with a time limit something is to be there early."""
         seen, left = list[Progress](), self._pace.left_s
 
         def until_found(progress: Progress) -> None:
@@ -232,7 +231,10 @@ class _Search:
         return min(self._rows(), self._agenda.lowest)
 
     def _lowest(self) -> float:
-        return min(self._inside(), self._closed[-1].bound if self._closed else INFINITE)
+        return min(self._inside(), self._next_branch())
+
+    def _next_branch(self) -> float:
+        return self._closed[-1].bound if self._closed else INFINITE
 
     def _tell(self, message: str) -> None:
         if self._listener is not None:
@@ -250,7 +252,7 @@ class _Search:
             agenda.bring_back()
             if self._diverse and limit > _FAR * self._found[0].score and self._try_families(_PROMISING * limit):
                 return
-        busy = min(rows, agenda.mix, agenda.plan)
+        busy, closed = min(rows, agenda.mix, agenda.plan), self._next_branch()
         if agenda.plan < (INFINITE if undecided else _PROMISING * limit) and self._eager:
             self._eager -= 1
             self._solve_next()  # any K plans are a limit, which spares many a costly bound
@@ -260,10 +262,10 @@ class _Search:
         if unbounded is not None and (self._found or busy == INFINITE):
             while unbounded.unbounded and not self._pace.late:
                 unbounded.bound_others(self._limits())  # a first plan needs none of them
-        elif undecided and agenda.mix < limit * _CLOSE:
-            self._dive() if self._dives else self._open_nodes(min(_MIXES, _ORDERS // 8 // self._orders))
-        elif self._closed and self._closed[-1].bound <= busy and not (undecided and np.isfinite(busy)):
+        elif closed <= busy and closed < INFINITE and not (undecided and busy < _FAR * closed):
             self._open_branch()  # K plans of the first come first: with a limit little of the others need be bounded
+        elif undecided and agenda.mix < min(limit * _CLOSE, _FAR * busy):
+            self._dive() if self._dives else self._open_nodes(min(_MIXES, _ORDERS // 8 // self._orders))
         elif agenda.mix < INFINITE and agenda.mix <= busy:
             self._open_nodes(min(_MIXES_WITH_LIMIT, _ORDERS // self._orders))
         elif agenda.plan <= busy:
@@ -318,8 +320,7 @@ class _Search:
 
     def _dive(self) -> None:
         """Go from the best row or mix to plans, by the best of what each opens into."""
-        limits = self._limits()
-        nodes = self._agenda.take_mixes(1, limits.loosest * _CLOSE)
+        nodes = self._agenda.take_mixes(1, (limits := self._limits()).loosest * _CLOSE)
         while nodes:
             children = sorted(map(self._node, opened(nodes, limits).children))
             nodes = [child for child in children[:1] if not child.chips]
@@ -406,8 +407,7 @@ class _Search:
         from cpsolver.search.compile.model import solve_plan
 
         began, left = self._pace.seconds, self._pace.left_s
-        own = self._families.get(meshes.family(plan), INFINITE) if self._diverse else INFINITE
-        limit = min(self._limit(), own)
+        limit = min(self._limit(), self._families.get(meshes.family(plan), INFINITE))
         if bound >= limit:
             return
         solved = solve_plan(*meshes.exactly(plan), plan.chips, bound, limit, left)
