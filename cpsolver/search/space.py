@@ -168,7 +168,8 @@ class Spaces:
         if not found and self._widest is not None:
             space.learn(self._widest)
         others = [entry for entry in self._last if entry[2] is not space]
-        self._last = [(alike, problem.memory_margin, space), *others[: _SPACES - 1]]
+        most = _SPACES if self._widest is None else _SPACES - 1
+        self._last = [(alike, problem.memory_margin, space), *others[: most - 1]]
         return space
 
     def narrowed(self) -> None:
