@@ -59,13 +59,13 @@ def plan(
         search: fields of the search section: `top` (3), `time_limit_s`, `pin`, `forbid`, `objective` ...
 
     Raises InputError with all that is wrong. An answer without plans is none: its `status` and `reasons` say why. Plans
-    that are proven are remembered: one of the last questions again is answered at once.
+    that are proven are remembered: without a display one of the last questions again is answered at once.
     """
     asked = Asked(
         on, batch, seq, launcher, stack, precision, gpus_per_node, network, calibration, cluster, training, search
     )
     problem = asked.problem(source)
-    known = [answer for answer in _ANSWERS if answer.problem == problem]
+    known = [answer for answer in _ANSWERS if answer.problem == problem and display is None]
     answer = known[0] if known else PlanAnswer(problem, recommended(problem, display or SILENT))
     if answer.result.plans and answer.proof.complete and answer.result.settled:
         _ANSWERS[:] = [answer, *(each for each in _ANSWERS if each is not answer)][:_REMEMBERED]

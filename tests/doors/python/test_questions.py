@@ -13,7 +13,7 @@ import pytest
 
 import cpsolver as apss
 from cpsolver.doors.python import calls
-from cpsolver.explanation.account import SearchDisplay
+from cpsolver.explanation.account import SILENT, SearchDisplay
 from cpsolver.explanation.recommendation import recommended
 from cpsolver.problem.problem import Problem
 from cpsolver.search.result import Result
@@ -59,7 +59,8 @@ def test_a_question_is_searched_once_and_others_are_not_taken_for_it(monkeypatch
     assert apss.plan("llama2-7b", **ASKED, **PINNED) is first
     assert apss.plan("llama2-7b", **{**ASKED, "batch": 32}, **PINNED).result != first.result
     assert apss.plan("llama2-7b", **ASKED, **PINNED, risk=1) is not first
-    assert len(searched) == 3
+    assert apss.plan("llama2-7b", **ASKED, **PINNED, display=SILENT) is not first  # whoever watches sees a search
+    assert len(searched) == 4
 
 
 @pytest.mark.parametrize("lacking", ["settled", "complete", "plans"])
