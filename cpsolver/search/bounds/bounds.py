@@ -20,8 +20,9 @@ from cpsolver.search.bounds.placement import Placement
 from cpsolver.search.bounds.quick import NEAR, SAFETY, bisected
 from cpsolver.search.bounds.stages import ROUNDING, Stages
 
-_ROUNDS = 13
-"""Halvings of the interval for the bottleneck time: to 2^-13 of it, closer than the first of `_EDGES`."""
+_ROUNDS = 22
+"""Halvings of the interval for the bottleneck time: to 2^-22 of it. Fewer leave the solver hundreds of plans that are
+nearly as good as the best, where there are many chip types and stages (W6 of benchmarks/workloads.py)."""
 _PLACEMENT_ROUNDS = 9
 """The same where it starts from a good bound."""
 _STRETCHES = (1.03, 1.1, 1.3, 1.6, 2.5, 10.0, 1e4)
