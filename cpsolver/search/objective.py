@@ -23,6 +23,8 @@ MOST_EXCESS = 0.10
 """Of plans over several chip types those whose formula is further above the best by events, or above the deadline, are
 not looked at: it may be, by `most_excess`, where there are few microbatches. Of 12 mixed specs none had another best
 plan without this limit, which took up to 40 times as long."""
+_WIDEST_EXCESS = 1.0
+"""The same where none within that limit is in time: with as many microbatches as stages no formula is further above."""
 _HOUR_S = 3600.0
 _TOKENS = 1e6
 _DOWN = 1.0 - 1e-12
@@ -44,13 +46,14 @@ class Objective:
     problem: Problem
     prices: Floats | None
     deadline_s: float
+    widest: bool = False
 
     @cached_property
     def excess(self) -> float:
         """Plans whose formula is further above the best by events, or above the deadline, are not looked at; NaN where
-        no plan of the problem is run event by event."""
+        no plan of the problem is run event by event. The `widest` limit is for problems without a plan within it."""
         if self.problem.mixed:
-            return MOST_EXCESS
+            return _WIDEST_EXCESS if self.widest else MOST_EXCESS
         run = [name for name in schedules_to_search(self.problem) if runs_events(self.problem, name)]
         return max((SCHEDULES[name].above for name in run), default=float("nan"))
 
@@ -78,6 +81,11 @@ class Objective:
     def may_be_late_by_formula(self) -> bool:
         """Whether plans that miss the deadline by formula may be in time event by event."""
         return self.deadline_s < self.latest_s < float("inf")
+
+    @property
+    def widens(self) -> bool:
+        """Whether plans that are further above the deadline by formula may be in time as well."""
+        return self.problem.mixed and self.may_be_late_by_formula and not self.widest
 
     def score(self, strategy: Strategy, step_s: float) -> float:
         """A plan's score; infinite where it misses the deadline."""

@@ -112,3 +112,9 @@ def plain(problem: Problem, limit_s: float | None) -> Problem:
     free = {name: (value,) for name, value in values.items() if name not in given}
     changes = {"top": 1, "degrees_by_chip": False, "time_limit_s": limit_s, "pin": search.pin.model_copy(update=free)}
     return problem.with_(search=changes, cluster={"idle": False})
+
+
+def with_time_left(problem: Problem, used_s: float) -> Problem:
+    """The problem with what is left of its time limit, if it has one."""
+    limit = problem.spec.search.time_limit_s
+    return problem if limit is None else problem.with_(search={"time_limit_s": max(_LEAST_S, limit - used_s)})

@@ -35,8 +35,8 @@ from cpsolver.search.frontier import INFINITE, Branch, Limits, Node
 from cpsolver.search.meshes.search import MeshPlan, MeshSearch
 from cpsolver.search.objective import Objective, objective_of
 from cpsolver.search.opening import Child, opened, rebounded
-from cpsolver.search.pace import OutOfTime, Pace, is_large, plain
-from cpsolver.search.result import Listener, MeshCounts, Plan, Progress, Proof, Result, Status, StopReason
+from cpsolver.search.pace import OutOfTime, Pace, is_large, plain, with_time_left
+from cpsolver.search.result import Listener, Plan, Progress, Proof, Result, Status, StopReason
 from cpsolver.search.space import Spaces
 
 _CLOSE = 1 - 1e-12
@@ -74,19 +74,27 @@ def search(
     CP-SAT knows a step's closed form, which is off over several chip types and for stages placed as a V. These are run
     event by event, as is all that may be faster so than the best one: that order is the answer's (`Proof.by_events`).
     """
-    return _Search(problem, listener, below, spaces or Spaces()).run()
+    found = _Search(problem, listener, below, spaces := spaces or Spaces()).run()
+    if found.status != "infeasible" or not objective_of(problem).widens:
+        return found
+    return _Search(with_time_left(problem, found.proof.seconds), listener, below, spaces, widest=True).run()
 
 
 class _Search:
     def __init__(
-        self, problem: Problem, listener: Listener | None, below: float, spaces: Spaces, dives: bool = False
+        self,
+        problem: Problem,
+        listener: Listener | None,
+        below: float,
+        spaces: Spaces,
+        dives: bool = False,
+        widest: bool = False,
     ) -> None:
         self._problem, self._listener, self._below, self._spaces = problem, listener, below, spaces
         self._top, self._diverse = problem.spec.search.top, problem.spec.search.diverse
         self._pace = Pace(problem.spec.search.time_limit_s)
         self._agenda = Agenda()
-        self._eager = _EAGER
-        self._patient = True  # plans may wait apart
+        self._eager, self._patient = _EAGER, True  # plans may wait apart
         self._scores: dict[Key, float] = {}  # of plans solved, by what tells them apart
         self._found: list[Found] = []
         self._times = PlanTimes()
@@ -96,16 +104,13 @@ class _Search:
         self._tried: set[tuple[object, ...]] = set()  # families of which any plan was solved to lower a loose limit
         self._bounded_for = INFINITE  # best score by events for which plans of use by events alone were bounded last
         self._orders = min(_ORDERS // 64, factorial(len(problem.supplies)))
-        self._arrangements = 0
-        self._solver_calls = 0
+        self._arrangements = self._solver_calls = self._mesh_solves = 0
         self._solver_seconds = 0.0
         self._unsettled: list[float] = []
-        self._objective = objective_of(problem)
+        self._objective = replace(objective_of(problem), widest=widest)
         self._groups: BranchGroups | None = None
         self._meshes: MeshSearch | None = None
-        self._mesh_solves = 0
-        self._dives = dives  # for any plan, not for the best
-        self._scouted = False
+        self._dives, self._scouted = dives, False  # for any plan, not for the best
         self._opened: list[Branch] = []
         self._closed: list[Branch] = []  # of the present group, the best last
 
@@ -172,8 +177,7 @@ class _Search:
         while meshes.lowest < self._limit() * _CLOSE:
             if self._pace.late:
                 return False
-            found = meshes.step()
-            if found is not None:
+            if found := meshes.step():
                 self._solve_meshes(meshes, *found)
                 meshes.drop_plan()
             self._tell(f"degrees by chip type: {meshes.waiting} parts")
@@ -490,11 +494,7 @@ class _Search:
             combinations=sum(space.combinations for space in spaces),
             bound=bound,
             device_counts=device_counts(self._problem, self._groups, searched, 0.0 if settled else limit),
-            meshes=None if self._meshes is None else self._mesh_counts(self._meshes, complete),
+            meshes=None if self._meshes is None else self._meshes.counts(self._mesh_solves, complete),
             by_events=events_run(self._close.values(), self._closest, self._objective.excess),
             tallies=tallies,
         )
-
-    def _mesh_counts(self, meshes: MeshSearch, complete: bool) -> MeshCounts:
-        still_open = 0 if complete else meshes.waiting
-        return MeshCounts(meshes.options, meshes.combined, meshes.bounded, self._mesh_solves, still_open)

@@ -15,6 +15,7 @@ from cpsolver.evaluation.timeline import least_step_s
 from cpsolver.plans.dimensions import family
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
+from cpsolver.problem.resolve import resolve
 from cpsolver.search.bounds.bounds import ByEvents, mix_bound, plan_bound
 from cpsolver.search.bounds.coefficients import Coefficients
 from cpsolver.search.compile.data import plan_data, scale_for
@@ -22,6 +23,7 @@ from cpsolver.search.compile.warm_start import may_run_within
 from cpsolver.search.objective import MOST_EXCESS, objective_of
 from cpsolver.search.search import search
 from cpsolver.search.space import enumerate_rows
+from cpsolver.spec.spec import parse_spec
 from tests.support.mixtures import mixture_problem
 from tests.support.oracle import legal, small_enough, strategies
 from tests.support.problems import chip_spec
@@ -218,3 +220,37 @@ def test_a_plan_that_is_late_by_formula_alone_is_in_time() -> None:
     best = search(problem).plans[0]
     assert best.strategy.devices == 2
     assert best.evaluation.step_time_s <= objective_of(problem).deadline_s < best.evaluation.formula_s
+
+
+@pytest.mark.parametrize("time_limit_s", [None, 60.0])
+def test_a_plan_that_is_far_too_late_by_formula_is_found_before_there_is_none(time_limit_s: float | None) -> None:
+    """Its formula is a fifth above its events, and beyond what is looked at where others are in time."""
+    beside = {"memory": {"bandwidth_gb_s": 1500, "capacity_gb": 5.9}}
+    one = {"peak_tflops": {"bf16": 685.9}, "scale_out": {"bandwidth_gbit_s": 10}, "scale_up": {"bandwidth_gb_s": 16}}
+    two = {"peak_tflops": {"bf16": 145.7}, "scale_out": {"bandwidth_gbit_s": 400}, "scale_up": {"bandwidth_gb_s": 100}}
+    experts = {"expert_ffn": 128, "experts": 6, "first_dense": 1, "top_k": 1}
+    cluster = {
+        "num_gpus": 4,
+        "gpus_per_node": 1,
+        "chips": {"one": {"spec": one | beside}, "two": {"max": 1, "spec": two | beside}},
+        "prices": {"one": 4.58, "two": 3.96},
+    }
+    pin = {"mbs": 1, "vpp": 1, "distributed_optimizer": False, "recompute": "block", "recompute_num_layers": 2}
+    wishes = {"time_limit_s": time_limit_s, "objective": "cost", "pin": pin}
+
+    def within(days: float) -> Problem:
+        spec = {
+            "model": {"ffn": 256, "heads": 8, "hidden": 512, "layers": 6, "vocab": 64_000, "moe": experts},
+            "cluster": cluster,
+            "training": {"global_batch_size": 4, "sequence_length": 512},
+            "search": {**wishes, "deadline": {"days": days, "tokens": 1e9}},
+        }
+        return resolve(parse_spec(spec))
+
+    problem = within(0.683)
+    result, deadline_s = search(problem), objective_of(problem).deadline_s
+    assert result.status == "optimal"
+    best = result.plans[0].evaluation
+    assert best.step_time_s <= deadline_s
+    assert best.formula_s > deadline_s * (1 + MOST_EXCESS)
+    assert search(within(0.4)).status == "infeasible"

@@ -23,6 +23,7 @@ from cpsolver.search.bounds.coefficients import Coefficients
 from cpsolver.search.frontier import INFINITE, Limits
 from cpsolver.search.meshes.bounds import Combinations, MeshBounds, Options, Region
 from cpsolver.search.meshes.rounds import Round, rounds_of
+from cpsolver.search.result import MeshCounts
 
 _COMBINED = 20_000
 """A part of so many combinations is looked at one by one."""
@@ -144,6 +145,10 @@ class MeshSearch:
             heapq.heappush(self._parts, node)
             raise
         return None
+
+    def counts(self, solves: int, complete: bool) -> MeshCounts:
+        """How its options and parts ended."""
+        return MeshCounts(self.options, self.combined, self.bounded, solves, 0 if complete else self.waiting)
 
     def drop_plan(self) -> None:
         """Take the plan that `step` gave away."""
