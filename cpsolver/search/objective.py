@@ -84,7 +84,8 @@ class Objective:
 
     @property
     def widens(self) -> bool:
-        """Whether plans that are further above the deadline by formula may be in time as well."""
+        """Whether plans that are further above the deadline by formula may be in time as well. What is known of frames
+        within the narrower limit, where late ones have no bound, does not hold for these."""
         return self.problem.mixed and self.may_be_late_by_formula and not self.widest
 
     def score(self, strategy: Strategy, step_s: float) -> float:

@@ -74,10 +74,10 @@ def search(
     CP-SAT knows a step's closed form, which is off over several chip types and for stages placed as a V. These are run
     event by event, as is all that may be faster so than the best one: that order is the answer's (`Proof.by_events`).
     """
-    found = _Search(problem, listener, below, spaces := spaces or Spaces()).run()
-    if found.status != "infeasible" or not objective_of(problem).widens:
+    found = _Search(problem, listener, below, spaces or Spaces()).run()
+    if found.status != "infeasible" or below < INFINITE or not objective_of(problem).widens:
         return found
-    return _Search(with_time_left(problem, found.proof.seconds), listener, below, spaces, widest=True).run()
+    return _Search(with_time_left(problem, found.proof.seconds), listener, below, Spaces(), widest=True).run()
 
 
 class _Search:
