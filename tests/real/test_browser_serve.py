@@ -139,7 +139,8 @@ def test_a_plan_is_stopped(browser: Any, server: Server) -> None:
 
 def test_a_plan_that_is_made_says_how_far_it_is_in_chinese(browser: Any, tmp_path: Path) -> None:
     spec = tmp_path / "large.yaml"
-    spec.write_text(SPEC.replace("num_gpus: 8, chips: a800", "num_gpus: 2048, chips: {a800: 2048, h800: 2048}"))
+    chips = ", ".join(f"{name}: 16384" for name in ("a800", "h800", "h100", "h200"))  # they take a minute or more
+    spec.write_text(SPEC.replace("num_gpus: 8, chips: a800", f"num_gpus: 16384, chips: {{{chips}}}"))
     with served_command(str(spec), "--lang", "zh") as started:
         page, told = opened(browser, started)
         page.locator("#said").get_by_text(re.compile("正在规划：[0-9]+ s；.*(候选|证明|最好)")).wait_for(timeout=30_000)
