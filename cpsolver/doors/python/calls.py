@@ -66,9 +66,10 @@ def plan(
     )
     problem = asked.problem(source)
     known = [answer for answer in _ANSWERS if answer.problem == problem and display is None]
-    answer = known[0] if known else PlanAnswer(problem, recommended(problem, display or SILENT))
+    # What was told of the old answer is its owner's, who may have changed it.
+    answer = PlanAnswer(problem, known[0].result if known else recommended(problem, display or SILENT))
     if answer.result.plans and answer.proof.complete and answer.result.settled:
-        _ANSWERS[:] = [answer, *(each for each in _ANSWERS if each is not answer)][:_REMEMBERED]
+        _ANSWERS[:] = [answer, *(each for each in _ANSWERS if each not in known)][:_REMEMBERED]
     return answer
 
 
