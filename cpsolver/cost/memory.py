@@ -414,12 +414,12 @@ def _logits(problem: Problem, rows: Candidates) -> Floats:
 
 
 def activation_bytes(
-    layer: tuple[float, float, float],
+    layer: tuple[float, Floats | float, float],
     live: Ints,
     layers: Ints | Floats,
     kind: RecomputeKind,
     amount: Ints,
-    replay: float,
+    replay: Floats | float,
     beside: Bools | bool = False,
 ) -> Floats:
     """Peak activation bytes of model chunks of equal length; all arrays broadcast against each other.

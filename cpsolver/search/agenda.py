@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from cpsolver.plans.dimensions import DEGREES, ROW
 from cpsolver.plans.strategy import OWN_BEST
@@ -101,24 +102,16 @@ class Agenda:
         """The best plan."""
         return heapq.heappop(self._plans)
 
-    def take_others(self, known: Container[tuple[object, ...]], below: float, mixes: int, plans: int) -> list[Node]:
-        """The best rows and mixes of layout families that are not known, so many of those below a limit and below all
-        plans of such families; or else the best plan of each of so many families.
-        """
+    def take_others(self, known: Container[tuple[object, ...]], below: float, families: int) -> list[Node]:
+        """The best node of each of so many layout families that are not known, as far as it is below a limit."""
         best: dict[tuple[int, ...], Node] = {}
-        for node in self._plans:
+        for node in (*self._mixes, *self._plans):
             family = node.block.families[node.row]
             if node.bound < below and family not in known and (family not in best or node < best[family]):
                 best[family] = node
-        of_plans = heapq.nsmallest(plans, best.values())
-        below = of_plans[0].bound if of_plans else below
-        others = (node for node in self._mixes if node.bound < below and node.block.families[node.row] not in known)
-        of_mixes = heapq.nsmallest(mixes, others)
-        if of_mixes:
-            self._mixes = _without(self._mixes, of_mixes)
-        elif of_plans:
-            self._plans = _without(self._plans, of_plans)
-        return of_mixes or of_plans
+        taken = heapq.nsmallest(families, best.values())
+        self._mixes, self._plans = _without(self._mixes, taken), _without(self._plans, taken)
+        return taken
 
     def take_plans(self, wanted: Callable[[Node], bool]) -> list[Node]:
         """All plans that are wanted."""
@@ -143,6 +136,39 @@ def _without(waiting: list[Node], taken: list[Node]) -> list[Node]:
     left = [node for node in waiting if node.order not in orders]
     heapq.heapify(left)
     return left
+
+
+@dataclass(frozen=True)
+class Account:
+    """What became of the rows of some branches, as `Proof` has it."""
+
+    considered: int
+    combinations: int
+    refused: dict[str, int]
+    memory: int
+    bounded: int
+    solved: int
+    open: int
+    tallies: Tallies
+
+
+def account_of(branches: Sequence[Branch], waiting: Sequence[Node] | None, limit: float) -> Account:
+    """Of some branches; `waiting` and `limit` as `tallies_of` has them."""
+    tallies, spaces, refused = tallies_of(branches, waiting, limit), [each.space for each in branches], Counter[str]()
+    for space in spaces:
+        refused.update(space.refused)
+    solved, still_open = sum(tallies.solved.values()), sum(tallies.open.values())
+    no_fit = sum(branch.no_fit for branch in branches)
+    return Account(
+        considered=sum(space.considered for space in spaces),
+        combinations=sum(space.combinations for space in spaces),
+        refused=dict(refused),
+        memory=no_fit,
+        bounded=sum(map(len, spaces)) - no_fit - solved - still_open,
+        solved=solved,
+        open=still_open,
+        tallies=tallies,
+    )
 
 
 def tallies_of(branches: Sequence[Branch], waiting: Sequence[Node] | None, limit: float) -> Tallies:

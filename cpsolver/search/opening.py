@@ -11,9 +11,10 @@ from itertools import islice
 
 import numpy as np
 
-from cpsolver.cost.shard import Ints
+from cpsolver.cost.shard import Floats, Ints
 from cpsolver.search.arrangements import arrangements, next_counts
-from cpsolver.search.bounds.bounds import mix_bound, plan_bound
+from cpsolver.search.bounds.bounds import ByEvents, may_reach, mix_bound, plan_bound, several_kinds
+from cpsolver.search.bounds.coefficients import Coefficients
 from cpsolver.search.bounds.quick import quick_bound
 from cpsolver.search.filters import may_mix
 from cpsolver.search.frontier import Limits, Node
@@ -59,11 +60,12 @@ def opened(nodes: Iterable[Node], limits: Limits) -> Opened:
     """Settle how many stages the next chip type serves, and where all numbers are known the order of the types."""
     found, choices = Opened(), _Ways()
     for alike in _alike(nodes):
-        ways = [way for node in alike for way in choices.of(node)]
+        ways = choices.of(alike)
         decided = iter([way for way in ways if not (way.only and way.whole)])
         while some := list(islice(decided, _AT_ONCE)):
             found.children += _bounded(some, limits)
-        plans = ((way, order) for way in ways if way.only and way.whole for order in choices.orders(way))
+        whole = _of_use([way for way in ways if way.only and way.whole], limits)
+        plans = ((way, order) for way in whole for order in choices.orders(way))
         while pairs := list(islice(plans, _AT_ONCE)):
             found.orders += len(pairs)
             found.children += _plans(pairs, limits)
@@ -93,13 +95,17 @@ class _Ways:
         self._counts: dict[tuple[object, ...], list[tuple[tuple[int, ...], tuple[int, ...]]]] = {}
         self._orders: dict[tuple[object, ...], Ints] = {}
 
-    def of(self, node: Node) -> list[_Way]:
-        """The ways to go on with a mix: what leaves no choice is gone on with at once."""
+    def of(self, nodes: list[Node]) -> list[_Way]:
+        """The ways to go on with some mixes, alike all of them: what leaves no choice is gone on with at once."""
+        rows = nodes[0].block.table.rows
+        mixed = may_mix(nodes[0].branch.problem, rows.take(np.array([node.row for node in nodes])))
+        return [way for node, may in zip(nodes, mixed.tolist(), strict=True) for way in self._of(node, may)]
+
+    def _of(self, node: Node, mixed: bool) -> list[_Way]:
         if node.whole:
             return [_Way(node, node.mix, node.mix, True)]
         rows, problem = node.block.table.rows, node.branch.problem
         pp, width = int(rows.pp[node.row]), int(rows.stage_devices[node.row])
-        mixed = bool(may_mix(problem, rows.take([node.row]))[0])
         key = (id(problem), width, pp, node.mix, mixed)
         if key not in self._counts:
             prefix, ways = node.mix, self._next(node, width, pp, node.mix, mixed)
@@ -135,7 +141,7 @@ def _bounded(ways: list[_Way], limits: Limits) -> Iterator[Child]:
     seconds = np.maximum(quick_bound(table.take(row), most=most), [way.node.seconds for way in ways])
     bounds, limit = branch.objective.bounds(seconds, rates), limits.of_rows(table.rows, row)
     left = np.nonzero(bounds < limit)[0]
-    if len(left):  # most fall by the quick bound
+    if len(left) and not several_kinds(branch.problem):  # of these `may_reach` tells, and the mean layer little
         of_use = limits.wanted(branch.objective, table.rows, row[left], rates[left])
         seconds[left] = np.maximum(seconds[left], mix_bound(table, row[left], least[left], most[left], of_use))
         bounds = np.maximum(branch.objective.bounds(seconds, rates), [way.node.bound for way in ways])
@@ -151,18 +157,47 @@ def _known(way: _Way) -> tuple[int, ...]:
     return way.least[: max(known, len(way.node.mix) + 1)]
 
 
+@dataclass(frozen=True)
+class _Beaten:
+    """What plans of whole mixes have to beat, of one block and number of stages, (n,) each: scores and step times; and
+    which of these are of use at all."""
+
+    table: Coefficients
+    row: Ints
+    mix: Ints
+    rates: Floats
+    scores: Floats
+    seconds: Floats
+    wanted: ByEvents | None
+
+    @classmethod
+    def of(cls, ways: list[_Way], limits: Limits) -> _Beaten:
+        """By the limits that rows have."""
+        table, objective = ways[0].node.block.table, ways[0].node.branch.objective
+        row, mix = np.array([way.node.row for way in ways]), np.array([way.least for way in ways], dtype=np.int64)
+        rates = objective.rates(table.rows.stage_devices[row], table.rows.pp[row], mix, mix)
+        scores, wanted = limits.of_rows(table.rows, row), limits.wanted(objective, table.rows, row, rates)
+        return cls(table, row, mix, rates, scores, objective.latest_limits_s(scores, rates), wanted)
+
+
+def _of_use(ways: list[_Way], limits: Limits) -> list[_Way]:
+    """Whole mixes of which some order of the types may beat its limit."""
+    if not ways or not ways[0].node.branch.problem.mixed:
+        return ways
+    asked = _Beaten.of(ways, limits)
+    may = may_reach(asked.table, asked.row, asked.mix, asked.seconds, asked.wanted)
+    return [ways[index] for index in np.nonzero(may)[0].tolist()]
+
+
 def _plans(pairs: list[tuple[_Way, Ints]], limits: Limits) -> Iterator[Child]:
     """Plans of whole mixes with an order of the types that may beat their limits."""
     nodes = [way.node for way, _ in pairs]
-    table, branch = nodes[0].block.table, nodes[0].branch
-    row, chips = np.array([node.row for node in nodes]), np.array([order for _, order in pairs], dtype=np.int64)
-    mix = np.array([way.least for way, _ in pairs], dtype=np.int64)
-    rates = branch.objective.rates(table.rows.stage_devices[row], table.rows.pp[row], mix, mix)
-    limit = limits.of_rows(table.rows, row)
-    of_use = limits.wanted(branch.objective, table.rows, row, rates)
-    seconds = plan_bound(table, row, chips, branch.objective.latest_limits_s(limit, rates), of_use)
+    asked = _Beaten.of([way for way, _ in pairs], limits)
+    chips = np.array([order for _, order in pairs], dtype=np.int64)
+    seconds = plan_bound(asked.table, asked.row, chips, asked.seconds, asked.wanted)
     seconds = np.maximum(seconds, [node.seconds for node in nodes])
-    bounds = np.maximum(branch.objective.bounds(seconds, rates), [node.bound for node in nodes])
-    for index in np.nonzero(bounds < limit)[0].tolist():
+    scores = nodes[0].branch.objective.bounds(seconds, asked.rates)
+    bounds = np.maximum(scores, [node.bound for node in nodes])
+    for index in np.nonzero(bounds < asked.scores)[0].tolist():
         way, order = pairs[index]
         yield Child(way.node, float(bounds[index]), float(seconds[index]), way.least, tuple(order.tolist()))

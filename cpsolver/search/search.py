@@ -17,7 +17,7 @@ from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.plans.dimensions import family
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
-from cpsolver.search.agenda import Agenda, Key, key_of, name_of, tallies_of
+from cpsolver.search.agenda import Agenda, Key, account_of, key_of, name_of
 from cpsolver.search.device_counts import BranchGroups, branch_groups, device_counts
 from cpsolver.search.found import (
     Found,
@@ -46,8 +46,10 @@ _PROMISING = 0.93
 """A plan whose bound is below this share of the limit is solved before more rows are bounded: a lower limit spares many
 of these their good bounds."""
 _FAR = 1.25
-"""A limit that is so many times the best plan's score is loose: plans of more families lower it. And while fewer than K
-plans are known no mix is opened whose bound is so many times the least: plans are likelier to be elsewhere."""
+"""While fewer than K plans are known no mix is opened whose bound is so many times the least: plans are likelier to be
+elsewhere."""
+_LOOSE = 1.4
+"""A limit that is so many times the best plan's score is loose: plans of more families lower it."""
 _EAGER = 8
 """Plans that are solved in one go although bounds are open that are smaller than theirs."""
 _MIXES = 64
@@ -103,7 +105,8 @@ class _Search:
         self._families: dict[tuple[object, ...], float] = {}  # of plans found, where they are to be of different ones
         self._tried: set[tuple[object, ...]] = set()  # families of which any plan was solved to lower a loose limit
         self._bounded_for = INFINITE  # best score by events for which plans of use by events alone were bounded last
-        self._orders = min(_ORDERS // 64, factorial(len(problem.supplies)))
+        orders = min(_ORDERS // 64, factorial(len(problem.supplies)))
+        self._mixes = min(_MIXES, _ORDERS // 8 // orders)  # while there is no limit
         self._arrangements = self._solver_calls = self._mesh_solves = 0
         self._solver_seconds = 0.0
         self._unsettled: list[float] = []
@@ -158,19 +161,18 @@ class _Search:
         self._tell("a first plan")
 
     def _settle(self) -> bool:
-        """Work until nothing of the present group is open that could matter; False: no time is left."""
+        """Work until nothing of the present group is open that could matter; False: no time is left.
+
+        Then, or with many plans, no more are run event by event than those among the K best by formula.
+        """
         while self._lowest() < self._limits().loosest * _CLOSE:
             if self._pace.late and (self._opened or self._scouted):
-                self._enough_close()
+                self._closest = min(self._closest, self._lowest())
                 return self._lowest() >= self._limit() * _CLOSE
             self._step()
             if len(self._close) > _MOST_CLOSE + self._top:
-                self._enough_close()
+                self._closest = min(self._closest, self._lowest())
         return True
-
-    def _enough_close(self) -> None:
-        """Run no more plans event by event than those that are among the K best by formula."""
-        self._closest = min(self._closest, self._lowest())
 
     def _settle_meshes(self, meshes: MeshSearch) -> bool:
         """The same for plans whose chip types have degrees of their own, once those with equal degrees are a limit."""
@@ -228,14 +230,11 @@ class _Search:
             return True
         return False
 
-    def _inside(self) -> float:
-        """The smallest bound in the branches that are open."""
+    def _lowest(self) -> float:
+        """The smallest bound of all that is open."""
         if self._groups is None or any(branch.unbounded for branch in self._opened):
             return 0.0
-        return min(self._rows(), self._agenda.lowest)
-
-    def _lowest(self) -> float:
-        return min(self._inside(), self._next_branch())
+        return min(self._rows(), self._agenda.lowest, self._next_branch())
 
     def _next_branch(self) -> float:
         return self._closed[-1].bound if self._closed else INFINITE
@@ -254,24 +253,27 @@ class _Search:
         undecided, rows = len(self._found) < self._top, self._rows()
         if not undecided:
             agenda.bring_back()
-            if self._diverse and limit > _FAR * self._found[0].score and self._try_families(_PROMISING * limit):
+            if self._diverse and limit > _LOOSE * self._found[0].score and self._lower_limit(limit, rows):
                 return
-        busy, closed = min(rows, agenda.mix, agenda.plan), self._next_branch()
+        busy, closed, loosest = min(rows, agenda.mix, agenda.plan), self._next_branch(), self._limits().loosest * _CLOSE
         if agenda.plan < (INFINITE if undecided else _PROMISING * limit) and self._eager:
             self._eager -= 1
             self._solve_next()  # any K plans are a limit, which spares many a costly bound
             return
         self._eager = _EAGER
         unbounded = next((branch for branch in self._opened if branch.unbounded), None)
-        if unbounded is not None and (self._found or busy == INFINITE):
+        if unbounded is not None and (self._found or busy >= loosest):
             while unbounded.unbounded and not self._pace.late:
                 unbounded.bound_others(self._limits())  # a first plan needs none of them
+        elif min(busy, closed) >= loosest:
+            agenda.bring_back()  # nothing else is left
+            self._patient = False
         elif closed <= busy and closed < INFINITE and not (undecided and busy < _FAR * closed):
             self._open_branch()  # K plans of the first come first: with a limit little of the others need be bounded
         elif undecided and agenda.mix < min(limit * _CLOSE, _FAR * busy):
-            self._dive() if self._dives else self._open_nodes(min(_MIXES, _ORDERS // 8 // self._orders))
-        elif agenda.mix < INFINITE and agenda.mix <= busy:
-            self._open_nodes(min(_MIXES_WITH_LIMIT, _ORDERS // self._orders))
+            self._open_nodes(self._mixes)
+        elif agenda.mix <= busy:
+            self._open_nodes(_MIXES_WITH_LIMIT)
         elif agenda.plan <= busy:
             self._solve_next()
         else:
@@ -296,8 +298,11 @@ class _Search:
         self._opened.append(self._closed.pop())
 
     def _open_nodes(self, most: int) -> None:
-        """Go on with the best rows and mixes."""
+        """Go on with the best rows and mixes, where any plan will do with the best alone."""
         limits = self._limits()
+        if self._dives and len(self._found) < self._top:
+            self._agenda.add_all(self._dive(self._agenda.take_mixes(1, limits.loosest * _CLOSE)))
+            return
         nodes = self._agenda.take_mixes(self._pace.most("mixes", most), limits.loosest * _CLOSE)
         if self._diverse and self._patient and len(self._found) < self._top:
             nodes = [node for node in nodes if not self._set_apart(node)]
@@ -306,6 +311,10 @@ class _Search:
 
     def _open(self, nodes: list[Node]) -> None:
         """Go on with some rows and mixes."""
+        self._agenda.add_all(self._children(nodes))
+
+    def _children(self, nodes: list[Node]) -> list[Node]:
+        """What some rows and mixes open into."""
         limits = self._limits()
         try:
             # Some families have plans by now that their rows cannot beat.
@@ -316,26 +325,29 @@ class _Search:
             self._agenda.add_all(nodes)
             raise
         self._arrangements += found.orders
-        self._agenda.add_all(map(self._node, found.children))
+        return [self._node(child) for child in found.children]
 
     def _node(self, child: Child) -> Node:
         node = child.node
         return self._agenda.node(child.bound, child.seconds, node.branch, node.block, node.row, child.mix, child.chips)
 
-    def _dive(self) -> None:
-        """Go from the best row or mix to plans, by the best of what each opens into."""
-        nodes = self._agenda.take_mixes(1, (limits := self._limits()).loosest * _CLOSE)
-        while nodes:
-            children = sorted(map(self._node, opened(nodes, limits).children))
-            nodes = [child for child in children[:1] if not child.chips]
-            self._agenda.add_all(children[len(nodes) :])
+    def _dive(self, nodes: list[Node]) -> list[Node]:
+        """A plan of each family of some nodes, the best first, by the best of what each opens into."""
+        plans = list[Node]()
+        try:
+            while nodes:
+                plans += [node for node in nodes if node.chips]
+                children = sorted(self._children([node for node in nodes if not node.chips]), reverse=True)
+                nodes = list({each.block.families[each.row]: each for each in children}.values())
+                best = {node.order for node in nodes}
+                self._agenda.add_all(child for child in children if child.order not in best)
+        except KeyboardInterrupt:
+            self._agenda.add_all(plans)
+            raise
+        return sorted(plans)
 
     def _solve_next(self) -> None:
         """Solve the best plan, or find that it can be none."""
-        if self._agenda.plan == INFINITE:
-            self._agenda.bring_back()  # nothing else is left
-            self._patient = False
-            return
         if self._problem.mixed and self._agenda.plan >= self._limit() and 0 < self._best() < self._bounded_for:
             self._rebound()
             return
@@ -350,15 +362,12 @@ class _Search:
             self._agenda.add(node)
             raise
 
-    def _try_families(self, below: float) -> bool:
-        """Find a first plan of some layout families without one, as far as they are below a limit: the K-th best falls
-        fastest so. False: there are none.
+    def _lower_limit(self, limit: float, rows: float) -> bool:
+        """Find first plans of layout families without one, or look for such families among rows that are not open: the
+        K-th best falls fastest so. False: there are none.
         """
-        known, most = self._tried.union(self._families), min(_MIXES_WITH_LIMIT, _ORDERS // self._orders)
-        nodes = self._agenda.take_others(known, below, self._pace.most("mixes", most), _EAGER)
-        found, plans = bool(nodes), [node for node in nodes if node.chips]
-        if len(plans) < len(nodes):
-            self._open(nodes)
+        nodes = self._agenda.take_others(self._tried.union(self._families), _PROMISING * limit, _EAGER)
+        plans = self._dive(nodes)
         try:
             while plans:
                 self._tried.add(plans[0].block.families[plans[0].row])
@@ -368,7 +377,10 @@ class _Search:
         except KeyboardInterrupt:
             self._agenda.add_all(plans)
             raise
-        return found
+        if nodes or rows >= _FAR * self._found[0].score:
+            return bool(nodes)
+        self._open_rows()
+        return True
 
     def _rebound(self) -> None:
         """Bound the plans once more that are of use by events alone: the best plan by events is faster by now."""
@@ -471,30 +483,17 @@ class _Search:
     def _proof(self, bound: float, stop: StopReason) -> Proof:
         limit, complete = self._limit(), stop == "complete"
         waiting = None if complete else [node for node in self._agenda if node.bound < self._limit_of(node)]
-        tallies = tallies_of(self._opened, waiting, limit)
-        solved, still_open = sum(tallies.solved.values()), sum(tallies.open.values())
-        spaces, refused = [branch.space for branch in self._opened], dict[str, int]()
-        for rule, count in (item for space in spaces for item in space.refused.items()):
-            refused[rule] = refused.get(rule, 0) + count
-        no_fit, searched = sum(branch.no_fit for branch in self._opened), len(self._opened)
         settled = complete or (bool(self._found) and self._objective.name == "fewest_chips")
         return Proof(
-            considered=sum(space.considered for space in spaces),
-            refused=refused,
-            memory=no_fit,
-            bounded=sum(map(len, spaces)) - no_fit - solved - still_open,
-            solved=solved,
-            open=still_open,
+            **vars(account_of(self._opened, waiting, limit)),
             solver_calls=self._solver_calls,
             arrangements=self._arrangements,
             bound_s=bound / self._objective.highest_rate,
             stop=stop,
             seconds=self._pace.seconds,
             solver_seconds=self._solver_seconds,
-            combinations=sum(space.combinations for space in spaces),
             bound=bound,
-            device_counts=device_counts(self._problem, self._groups, searched, 0.0 if settled else limit),
+            device_counts=device_counts(self._problem, self._groups, len(self._opened), 0.0 if settled else limit),
             meshes=None if self._meshes is None else self._meshes.counts(self._mesh_solves, complete),
             by_events=events_run(self._close.values(), self._closest, self._objective.excess),
-            tallies=tallies,
         )

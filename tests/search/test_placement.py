@@ -28,7 +28,7 @@ def reaches(capacity: float, kind: str, full: float = 4.0, checkpoint: float = 1
     )
     table.capacity = np.array([capacity])
     row, chips = np.zeros(1, dtype=np.int64), np.zeros((1, 1), dtype=np.int64)
-    return bool(Placement(table, row, chips).reaches(NO_TIME_TOO_LONG)[0])
+    return bool(Placement(table, row, chips, table.stages(row, chips)).reaches(NO_TIME_TOO_LONG)[0])
 
 
 def test_without_recomputation_every_layer_is_held_in_full() -> None:

@@ -15,14 +15,17 @@ import numpy as np
 from cpsolver.cost.kinds import layer_kinds
 from cpsolver.cost.pipeline_events import detour_s
 from cpsolver.cost.shard import Bools, Candidates, Floats, Ints
+from cpsolver.problem.problem import Problem
 from cpsolver.search.bounds.coefficients import Coefficients, least_microbatches, turns_at_last, weights
-from cpsolver.search.bounds.placement import Placement
+from cpsolver.search.bounds.placement import MixPlacement, Placement
 from cpsolver.search.bounds.quick import NEAR, SAFETY, bisected
 from cpsolver.search.bounds.stages import ROUNDING, Stages
 
 _ROUNDS = 22
 """Halvings of the interval for the bottleneck time: to 2^-22 of it. Fewer leave the solver hundreds of plans that are
 nearly as good as the best, where there are many chip types and stages (W6 of benchmarks/workloads.py)."""
+_MIX_ROUNDS = 13
+"""The same of mixes: plans have closer bounds. With 8 that workload takes four times as long."""
 _PLACEMENT_ROUNDS = 9
 """The same where it starts from a good bound."""
 _STRETCHES = (1.03, 1.1, 1.3, 1.6, 2.5, 10.0, 1e4)
@@ -93,17 +96,28 @@ def plan_bound(
     wanted = wanted or ByEvents(np.full(len(row), np.inf), limits)
     stages, layers = table.stages(row, chips), _layers(table, row)
     in_all = layers * stages.layer.min(axis=1) + _fixed_in_all(stages, chips)
-    longest = _longest_wanted(table, _first(row), in_all, limits, wanted) * (1 + ROUNDING)
-    if not np.isfinite(longest).any():
-        return _plan_bounds(table, row, chips, stages, limits, wanted)
+    longest = np.minimum(_longest_wanted(table, _first(row), in_all, limits, wanted) * (1 + ROUNDING), _FOREVER)
     hosts = _hosting(table, row, stages)
-    soon = hosts(np.minimum(longest, _FOREVER))
-    bound = np.where(soon | hosts(_longest(stages, layers)), _NO_USE, np.inf)
-    left = np.nonzero(soon)[0]
+    soon = hosts(longest)
+    bound, left = np.where(soon | hosts(_longest(stages, layers)), _NO_USE, np.inf), np.nonzero(soon)[0]
+    if not len(left):
+        return bound
+    stages, placement = stages if len(left) == len(row) else stages.take(left), None
+    if several_kinds(table.problem):
+        placement = Placement(table, row[left], chips[left], stages)
+        reached = placement.reaches(longest[left])
+        bound[left[~reached & (longest[left] == _FOREVER)]] = np.inf
+        part = np.nonzero(reached)[0]
+        left, stages, placement = left[part], stages.take(part), placement.take(part)
     if len(left):
-        own = stages if len(left) == len(row) else stages.take(left)
-        bound[left] = _plan_bounds(table, row[left], chips[left], own, limits[left], wanted.of(left))
+        asked = limits[left], wanted.of(left), longest[left]
+        bound[left] = _plan_bounds(table, row[left], chips[left], stages, *asked, placement)
     return bound
+
+
+def several_kinds(problem: Problem) -> bool:
+    """Whether layers are of several kinds, so that bounds ask where they stand."""
+    return len(layer_kinds(problem.model)) > 1
 
 
 def _first(row: Ints) -> Ints:
@@ -127,11 +141,19 @@ def _hosting(table: Coefficients, row: Ints, stages: Stages) -> Callable[[Floats
 
 
 def _plan_bounds(
-    table: Coefficients, row: Ints, chips: Ints, stages: Stages, limits: Floats, wanted: ByEvents
+    table: Coefficients,
+    row: Ints,
+    chips: Ints,
+    stages: Stages,
+    limits: Floats,
+    wanted: ByEvents,
+    longest: Floats,
+    placement: Placement | None,
 ) -> Floats:
-    """`plan_bound` of plans, whether or not the slowest stage may be fast enough for their limits."""
-    layers, first_row = _layers(table, row), _first(row)
-    slowest = _smallest(_hosting(table, row, stages), [stages], layers)
+    """`plan_bound` of plans whose stages hold the model where none takes more than the `longest` that is wanted, in
+    their places too; `placement`: where layers are of several kinds."""
+    layers = _layers(table, row)
+    slowest = _smallest(_hosting(table, row, stages), [stages], layers, _ROUNDS)
     all_layers = layers * stages.layer.min(axis=1) + _fixed_in_all(stages, chips)
     slowest = np.maximum(slowest, all_layers / chips.shape[1])
     by_formula, by_events = _plan_bounds_from(table, row, chips, stages, slowest)
@@ -140,21 +162,10 @@ def _plan_bounds(
         late = ~_Schedules(table, row[alone], stages.take(alone)).may_end_within(wanted.events_s[alone])
         by_events[alone[late]] = np.inf
     bound = wanted.lifted(by_formula, by_events)
-    if len(layer_kinds(table.problem.model)) == 1:
-        return bound
     below = np.nonzero(bound < limits)[0]
-    if len(below) and np.isfinite(limits[below]).any():
-        most = _longest_wanted(table, first_row[below], all_layers[below], limits[below], wanted.of(below))
-        reached = Placement(table, row[below], chips[below]).reaches(most)
-        bound[below[~reached]] = limits[below[~reached]]
-        below = below[reached]
-    elif len(below):  # whether memory is enough says no limit: it is asked first
-        fits = Placement(table, row[below], chips[below]).reaches(np.full(len(below), _FOREVER))
-        bound[below[~fits]] = np.inf
-        below = below[fits]
-    if len(below):
+    if placement is not None and len(below):
         row, chips, slowest, wanted = row[below], chips[below], slowest[below], wanted.of(below)
-        slowest = np.maximum(slowest, _smallest_placed(table, row, chips, slowest))
+        slowest = np.maximum(slowest, _smallest_placed(placement.take(below), slowest, longest[below]))
         bound[below] = wanted.lifted(*_plan_bounds_from(table, row, chips, stages.take(below), slowest))
     return bound
 
@@ -318,21 +329,23 @@ def _most_in_any_order(equal: Ints, most: Floats) -> Floats:
     return np.asarray(in_all)
 
 
-def _smallest_placed(table: Coefficients, row: Ints, chips: Ints, low: Floats) -> Floats:
-    """As `_smallest`, with layers of several kinds in their places; nothing below `low` is tried."""
-    placement = Placement(table, row, chips)
+def _smallest_placed(placement: Placement, low: Floats, high: Floats) -> Floats:
+    """As `_smallest`, with layers of several kinds in their places; nothing below `low` is tried, `high` is enough."""
     possible = np.isfinite(low)
-    low = np.where(possible, low, 1.0)
-    high, reached = low, placement.reaches(low)
+    low, high = np.where(possible, low, 1.0), np.where(possible, np.maximum(low, high), 1.0)
+    short = np.nonzero(~placement.reaches(low))[0]
+    left = short
     for stretch in _STRETCHES:
-        if reached.all():
+        left = left[low[left] * stretch < high[left]]
+        if not len(left):
             break
-        further = np.where(reached, high, low * stretch)
-        now = reached | placement.reaches(further)
-        low = np.where(now, low, further)
-        high, reached = further, now
-    low = bisected(placement.reaches, low, high, _PLACEMENT_ROUNDS)
-    return np.where(possible & reached, low, np.inf)
+        further = low[left] * stretch
+        now = placement.take(left).reaches(further)
+        high[left[now]], low[left[~now]] = further[now], further[~now]
+        left = left[~now]
+    if len(short):
+        low[short] = bisected(placement.take(short).reaches, low[short], high[short], _PLACEMENT_ROUNDS)
+    return np.where(possible, low, np.inf)
 
 
 def mix_bound(table: Coefficients, row: Ints, least: Ints, most: Ints, wanted: ByEvents | None = None) -> Floats:
@@ -342,9 +355,7 @@ def mix_bound(table: Coefficients, row: Ints, least: Ints, most: Ints, wanted: B
     `plan_bound`.
     """
     pp = int(table.rows.pp[row[0]])
-    layers = table.rows.places(table.problem.model.layers)[row]
-    chips = (np.full((len(row), pp), chip, dtype=np.int64) for chip in range(most.shape[1]))
-    by_type = [table.stages(row, of_type, any_neighbours=True) for of_type in chips]
+    layers, by_type = _layers(table, row), _by_type(table, row)
     together = Stages.side_by_side(by_type)
     place = np.arange(pp)[None, :]
     exact = (least == most).all(axis=1, keepdims=True)
@@ -364,19 +375,45 @@ def mix_bound(table: Coefficients, row: Ints, least: Ints, most: Ints, wanted: B
         return np.asarray((top.min(axis=1) >= 0) & (_most_in_any_order(table.equal[row], top) >= layers))
 
     layer = np.array([stages.layer[:, 0] for stages in by_type])
-    inner = [(stages.fixed + stages.saving)[:, 1:-1].sum(axis=1) for stages in by_type]
-    fixed = np.min(inner, axis=0) - np.sum([stages.saving[:, 0] for stages in by_type], axis=0)
-    ends = table.least_ends(row)
+    fixed = _fixed_in_any_order(table, row, by_type)
 
     def rest(longest: Floats) -> _Rest:
         room = np.maximum(best_places(longest), 0.0).sum(axis=2)
         spare = room.sum(axis=1, keepdims=True) - layers[:, None]
         at_least = np.where(exact, np.maximum(0.0, room - spare), 0.0)
-        total = _cheapest(layer, room.T, at_least.T, layers) + ends + fixed
+        total = _cheapest(layer, room.T, at_least.T, layers) + fixed
         return _Rest(total, _after_mix(by_type, most, at_least))
 
-    by_formula, by_events = _over_edges(_smallest(enough, by_type, layers), table.rows, row, rest)
+    by_formula, by_events = _over_edges(_smallest(enough, by_type, layers, _MIX_ROUNDS), table.rows, row, rest)
     return by_formula if wanted is None else wanted.lifted(by_formula, by_events)
+
+
+def may_reach(table: Coefficients, row: Ints, mix: Ints, limit_s: Floats, wanted: ByEvents | None = None) -> Bools:
+    """Whether `plan_bound` may be below its limits for any order of rows' chip types, each serving so many stages as
+    `mix` has, (n, types): seen at a glance where layers are of several kinds, and not looked at where they are not.
+    """
+    if not several_kinds(table.problem):
+        return np.ones(len(row), dtype=np.bool_)
+    by_type = _by_type(table, row)
+    layer = np.where(mix.T > 0, [stages.layer[:, 0] for stages in by_type], np.inf).min(axis=0)
+    in_all = _layers(table, row) * layer + _fixed_in_any_order(table, row, by_type)
+    wanted = wanted or ByEvents(np.full(len(row), np.inf), limit_s)
+    longest = _longest_wanted(table, row, in_all, limit_s, wanted) * (1 + ROUNDING)
+    return MixPlacement(table, row, mix, by_type).reaches(np.minimum(longest, _FOREVER))
+
+
+def _by_type(table: Coefficients, row: Ints) -> list[Stages]:
+    """The stages of each chip type at every place, next to whatever others."""
+    shape = len(row), int(table.rows.pp[row[0]])
+    chips = (np.full(shape, chip, dtype=np.int64) for chip in range(len(table.time.layer)))
+    return [table.stages(row, of_type, any_neighbours=True) for of_type in chips]
+
+
+def _fixed_in_any_order(table: Coefficients, row: Ints, by_type: list[Stages]) -> Floats:
+    """`_fixed_in_all` of plans at least, wherever their chip types stand: (n,)."""
+    inner = [(stages.fixed + stages.saving)[:, 1:-1].sum(axis=1) for stages in by_type]
+    saved = np.sum([stages.saving[:, 0] for stages in by_type], axis=0)
+    return np.asarray(np.min(inner, axis=0) - saved + table.least_ends(row))
 
 
 def _after_mix(by_type: list[Stages], counts: Ints, at_least: Floats) -> Floats:
@@ -389,7 +426,7 @@ def _after_mix(by_type: list[Stages], counts: Ints, at_least: Floats) -> Floats:
     return np.asarray(np.max(seconds, axis=0))
 
 
-def _smallest(enough: Callable[[Floats], Bools], group: list[Stages], layers: Ints) -> Floats:
+def _smallest(enough: Callable[[Floats], Bools], group: list[Stages], layers: Ints, rounds: int) -> Floats:
     """The smallest bottleneck time that is enough, rounded down; infinite where none is."""
     fastest = np.min([stages.layer.min(axis=1) for stages in group], axis=0)
     high = np.max([_longest(stages, layers) for stages in group], axis=0)
@@ -398,7 +435,7 @@ def _smallest(enough: Callable[[Floats], Bools], group: list[Stages], layers: In
     possible = enough(high)
     near = np.minimum(high, low * NEAR)
     high = np.where(enough(near), near, high)
-    return np.where(possible, bisected(enough, low, high, _ROUNDS), np.inf)
+    return np.where(possible, bisected(enough, low, high, rounds), np.inf)
 
 
 def _longest(stages: Stages, layers: Ints) -> Floats:

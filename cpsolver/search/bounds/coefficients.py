@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
 from typing import Literal
 
@@ -12,7 +13,7 @@ from cpsolver.cost.kinds import counts_before
 from cpsolver.cost.modules import Modules, applicable, incidence, module_sets
 from cpsolver.cost.pipeline_events import runs_beside
 from cpsolver.cost.schedules import ALTERNATES, SPLITS_BACKWARD, PipelineSchedule, schedule_of
-from cpsolver.cost.shard import Bools, Candidates, Floats, Ints
+from cpsolver.cost.shard import Bools, Candidates, Floats, Ints, Shard
 from cpsolver.cost.stage import ChipTimes, Pipelines
 from cpsolver.cost.tables import MemoryTable, TimeTable, memory_table, time_table
 from cpsolver.plans.strategy import BESIDE_FUNCTIONS, RECOMPUTE_KINDS, RecomputeKind
@@ -24,6 +25,8 @@ from cpsolver.spec.search import pinned_for
 
 PassKind = Literal["forward", "weight"]
 """F and W."""
+_CHUNKS = ("vpp", "embedding_slot", "loss_slot", "v_shaped")
+"""What places of layers in chunks depend on."""
 
 
 def allowed_kinds(problem: Problem, chip: str) -> tuple[RecomputeKind, ...]:
@@ -65,6 +68,30 @@ def equal_stages(problem: Problem, rows: Candidates) -> Ints:
     return np.asarray(np.zeros(len(rows), dtype=np.int64) + tied + equal)
 
 
+class _ByRow:
+    """What is worked out of rows when it is first asked for."""
+
+    def __init__(self, count: int) -> None:
+        self._known: Bools = np.zeros(count, dtype=np.bool_)
+        self._values: Floats | None = None
+
+    def of(self, row: Ints, work_out: Callable[[Ints], Floats]) -> Floats:
+        """That of some rows, (.., n), which `work_out` gives of those that are new."""
+        new = np.unique(row[~self._known[row]])
+        if len(new) or self._values is None:
+            values = work_out(new)
+            if self._values is None:
+                self._values = np.empty((*values.shape[:-1], len(self._known)))
+            self._values[..., new], self._known[new] = values, True
+        return np.asarray(self._values[..., row])
+
+    def take(self, rows: Ints) -> _ByRow:
+        """That of some of the rows, with what is known of them."""
+        part = _ByRow(0)
+        part._known, part._values = self._known[rows], None if self._values is None else self._values[..., rows]
+        return part
+
+
 class Coefficients:
     """The cost tables of all rows on all chip types, and stage coefficients for any choice of chips by position."""
 
@@ -84,6 +111,7 @@ class Coefficients:
         self.least_sharding = self._least_sharding()
         self.equal = equal_stages(problem, rows)
         self._stored_less = self._least_stored_less() if rows.both_ways.any() else None
+        self._saving, self._states_saving = _ByRow(len(rows)), _ByRow(len(rows))
 
     def take(self, rows: Ints) -> Coefficients:
         """Those of some of the rows."""
@@ -92,6 +120,7 @@ class Coefficients:
         part.rows = part.tables.rows
         part.least_sharding, part.equal = self.least_sharding[:, rows], self.equal[rows]
         part._stored_less = None if self._stored_less is None else self._stored_less[:, rows]
+        part._saving, part._states_saving = self._saving.take(rows), self._states_saving.take(rows)
         return part
 
     @property
@@ -121,11 +150,17 @@ class Coefficients:
 
     def saving(self, row: Ints) -> Floats:
         """The most that a run of layers takes less than as many mean layers: seconds, (chips, n)."""
-        return np.stack([_most_saved(self.beyond_mean(extra, row)) for extra in self.time.kind_layer])
+
+        def work_out(row: Ints) -> Floats:
+            first, back = self.rows.take(row).first_of_each((*Shard.__dataclass_fields__, *_CHUNKS))
+            parts = [_most_saved(self.beyond_mean(extra, row[first])) for extra in self.time.kind_layer]
+            return np.stack(parts)[:, back]
+
+        return self._saving.of(row, work_out)
 
     def states_saving(self, row: Ints) -> Floats:
         """The same of states, in bytes: (n,)."""
-        return _most_saved(self.beyond_mean(self.memory.kind_states, row))
+        return self._states_saving.of(row, lambda row: _most_saved(self.beyond_mean(self.memory.kind_states, row)))
 
     def _least_stored_less(self) -> Floats:
         """The most that a layer of each sort of `both_ways.other_kinds` keeps less, whatever is recomputed."""

@@ -6,113 +6,227 @@ reaches as far as any split does. Recomputation is each stage's own here, in any
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cpsolver.cost.shard import Floats, Ints
+from cpsolver.cost.shard import Bools, Floats, Ints
+from cpsolver.plans.strategy import RecomputeKind
 from cpsolver.search.bounds.coefficients import Coefficients, row_of
 from cpsolver.search.bounds.stages import ROUNDING, Need, Stages, uniform_bytes
 
+_KINDS: tuple[RecomputeKind, ...] = ("block", "selective", "uniform")
+"""Those that recompute."""
 
-class Placement:
-    """Rows with the same pp on known chips by position, as in `Coefficients.stages`.
 
-    Places of layers run from 0 to the chunks' last; `_layers`, `_states` and `_time` are what a stage holds from the
-    model's beginning to each place, (n, places): layers in all its chunks, and by chip their states' bytes and seconds.
+@dataclass(frozen=True)
+class _Lanes:
+    """Of n rows on one chip type each, by place from the model's beginning, (n, places): what a stage holds up to there
+    in all its chunks, layers, their states' bytes and their seconds; the last two infinite past the chunks' end.
     """
 
-    def __init__(self, table: Coefficients, row: Ints, chips: Ints) -> None:
-        self._pp = chips.shape[1]
-        self._row, self._chips = np.arange(len(row)), chips
-        stages = table.stages(row, chips)
-        first, chips_used = row if row.ndim == 1 else row[:, 0], np.unique(chips).tolist()
-        vpp = table.rows.vpp[first]
-        self._end = table.rows.places(table.problem.model.layers)[first] // vpp
-        self._time: dict[int, Floats] = {}
-        self._states: dict[int, Floats] = {}
-        spared = np.zeros(chips.shape)
-        for chip in chips_used:
-            own = row_of(row, chips, chip)
-            states = table.beyond_mean(table.memory.kind_states, own)
-            self._layers = vpp[:, None] * np.arange(states.shape[1])[None, :].astype(np.float64)
-            past_the_end = np.arange(states.shape[1])[None, :] > self._end[:, None]
-            in_all = states + table.memory.layer_states[own][:, None] * self._layers
-            self._states[chip] = np.where(past_the_end, np.inf, in_all)
-            extra, layer = table.beyond_mean(table.time.kind_layer[chip], own), table.time.layer[chip, own][:, None]
-            self._time[chip] = np.where(past_the_end, np.inf, extra + layer * self._layers)
-            spared = np.where(chips == chip, table.states_saving(own)[:, None], spared)
-        # Layers are counted where they stand: nothing is to be saved beyond that.
-        stages = replace(_sets_in_order(stages), fixed=stages.fixed + stages.saving, room=stages.room - spared)
-        self._stages = [stages.stage(place) for place in range(self._pp)]
+    layers: Floats
+    states: Floats
+    time: Floats
 
-    def reaches(self, bottleneck: Floats) -> np.ndarray:
+    @classmethod
+    def of(cls, table: Coefficients, row: Ints, chip: int) -> _Lanes:
+        """Those of rows, (n,), on a chip type."""
+        states = table.beyond_mean(table.memory.kind_states, row)
+        time = table.beyond_mean(table.time.kind_layer[chip], row)
+        places = np.arange(states.shape[1])[None, :]
+        layers = np.asarray(table.rows.vpp[row][:, None] * places, dtype=np.float64)
+        past = places > _last_place(table, row)[:, None]
+        states = np.where(past, np.inf, states + table.memory.layer_states[row][:, None] * layers)
+        return cls(layers, states, np.where(past, np.inf, time + table.time.layer[chip, row][:, None] * layers))
+
+    def take(self, rows: Ints) -> _Lanes:
+        """Those of some of the rows."""
+        return _Lanes(self.layers[rows], self.states[rows], self.time[rows])
+
+    def from_place(self, at: Ints, most: int) -> _Lanes:
+        """From a place of each row to so many further; where there are fewer the last one again."""
+        columns = np.minimum(at[:, None] + np.arange(most + 1), self.layers.shape[1] - 1)
+        rows = np.arange(len(at))[:, None]
+        return _Lanes(self.layers[rows, columns], self.states[rows, columns], self.time[rows, columns])
+
+
+class Placement:
+    """Rows with the same pp on known chips by position; `stages` as `Coefficients.stages` has them of these."""
+
+    def __init__(self, table: Coefficients, row: Ints, chips: Ints, stages: Stages) -> None:
+        self._chips, self._pp = chips, chips.shape[1]
+        self._end = _last_place(table, row if row.ndim == 1 else row[:, 0])
+        spared, self._lanes = np.zeros(chips.shape), dict[int, _Lanes]()
+        for chip in np.unique(chips).tolist():
+            own = row_of(row, chips, chip)
+            self._lanes[chip] = _Lanes.of(table, own, chip)
+            spared = np.where(chips == chip, table.states_saving(own)[:, None], spared)
+        counted = _where_they_stand(stages, spared)
+        self._stages = [counted.stage(place) for place in range(self._pp)]
+
+    def take(self, rows: Ints) -> Placement:
+        """That of some of the rows."""
+        part = copy(self)
+        part._chips, part._end = self._chips[rows], self._end[rows]
+        part._lanes = {chip: lanes.take(rows) for chip, lanes in self._lanes.items()}
+        part._stages = [stage.take(rows) for stage in self._stages]
+        return part
+
+    def reaches(self, bottleneck: Floats) -> Bools:
         """Whether the stages hold the whole model when none takes longer than that: (n,)."""
-        at = np.zeros(len(self._row), dtype=np.int64)
+        at = np.zeros(len(self._end), dtype=np.int64)
         good = np.ones(len(at), dtype=np.bool_)
-        for stage in range(self._pp):
-            left = self._pp - 1 - stage
-            to = np.minimum(self._furthest(stage, at, bottleneck), self._end - left)
-            # One that has no time for the layer it starts at may have started earlier: it reaches no further for that.
-            good &= to >= at + (stage == 0)
+        for place, stage in enumerate(self._stages):
+            to = np.minimum(_furthest(stage, self._at(place), at, bottleneck), self._end - (self._pp - 1 - place))
+            good &= to >= at + (place == 0)  # see `_furthest`
             at = np.where(good, to, at)
         return np.asarray(good & (at == self._end))
 
-    def _furthest(self, place: int, at: Ints, bottleneck: Floats) -> Ints:
-        """The furthest place that a stage reaches from `at`, -1 where it may not recompute in any way."""
-        stage, layers = self._stages[place], self._layers
-        time, states = self._at(self._time, place), self._at(self._states, place)
-        limit = (bottleneck[:, None] - stage.fixed) * (1 + ROUNDING)
-        room = stage.room * (1 + ROUNDING)
-        allowed = {kind: may[:, 0] for kind, may in stage.allowed.items()}
+    def _at(self, place: int) -> _Lanes:
+        """What the chips at that place hold."""
+        some, *others = self._lanes.items()
+        if not others:
+            return some[1]
+        states, time = some[1].states.copy(), some[1].time.copy()
+        for chip, lanes in others:
+            own = self._chips[:, place] == chip
+            states[own], time[own] = lanes.states[own], lanes.time[own]
+        return _Lanes(some[1].layers, states, time)
 
-        def within(prefix: Floats, most: Floats) -> Ints:
-            """The furthest place up to which a growing quantity grows by no more than that from `at` on."""
-            return np.asarray((prefix <= prefix[self._row, at][:, None] + most).sum(axis=1) - 1)
 
-        def fits(need: Need) -> Ints:
-            return within(states + need.in_flight * layers, room - need.once)
+class MixPlacement:
+    """Rows with the same pp, (n,), whose chip types serve known numbers of stages, (n, types), in any order.
 
-        plain = within(time, limit)
-        best = np.where(allowed["none"] | allowed["block"], np.minimum(plain, fits(stage.plain)), -1)
-        if allowed["block"].any():
-            held, rate = states + stage.plain.in_flight * layers, stage.seconds_for_byte
-            paid = within(time + rate * held, limit + rate * (room - stage.full))
-            block = np.minimum(np.minimum(plain, paid), fits(stage.recomputed))
-            best = np.where(allowed["block"], np.maximum(best, block), best)
-        if allowed["selective"].any():
+    Each type's stages stand together. So the furthest that some types reach is how far the best of them for the last
+    place reaches from the furthest of the others: subset by subset, the smaller first.
+    """
 
-            def by_set(pick: Ints) -> tuple[Ints, Ints]:
-                need = Need(*(part[pick, self._row] for part in vars(stage.by_set).values()))
-                return within(time + need.seconds * layers, limit), fits(need)
+    def __init__(self, table: Coefficients, row: Ints, mix: Ints, by_type: Sequence[Stages]) -> None:
+        """`by_type`: as `Coefficients.stages` has them of rows with that type everywhere, next to any others."""
+        self._mix, (self._rows, self._types), self._pp = mix, mix.shape, by_type[0].fixed.shape[1]
+        self._end = _last_place(table, row)
+        spared = table.states_saving(row)[:, None]
+        self._stages = Stages.side_by_side([_where_they_stand(stages, spared) for stages in by_type])
+        lanes = [_Lanes.of(table, row, chip) for chip in range(self._types)]
+        self._lanes = _Lanes(
+            *(np.concatenate(parts) for parts in zip(*(vars(own).values() for own in lanes), strict=True))
+        )
 
-            sets = len(stage.set_seconds)
-            best = np.where(allowed["selective"], np.maximum(best, _best_set(sets, by_set, best)), best)
-        if allowed["uniform"].any():
-            in_time = within(time + stage.recompute * layers, limit)
-            open_rows = np.nonzero(allowed["uniform"] & (in_time > best))[0]
-            if len(open_rows):
-                fit = self._uniform(stage, states, open_rows, at[open_rows], room[open_rows])
-                best[open_rows] = np.maximum(best[open_rows], np.minimum(in_time[open_rows], fit))
+    def reaches(self, bottleneck: Floats) -> Bools:
+        """Whether they hold the whole model in some order when no stage takes longer than that: (n,)."""
+        subsets, bits = np.arange(1 << self._types), 1 << np.arange(self._types)
+        # Every type behind every subset of the others, place by place: where it begins, all that end there have ended.
+        row, subset, chip = np.nonzero((self._mix > 0)[:, None] & (subsets[:, None] & bits == 0))
+        begin = ((subsets[:, None] & bits > 0) @ self._mix.T)[subset, row]
+        end, joined = begin + self._mix[row, chip], subset | bits[chip]
+        reached, at = np.full((self._rows, len(subsets)), -1), np.full(len(row), -1)
+        reached[:, 0] = 0
+        for place in range(self._pp):
+            at = np.where(begin == place, reached[row, subset], at)
+            now = np.nonzero((begin <= place) & (place < end) & (at >= 0))[0]
+            at[now] = self._along(place, row[now], chip[now], at[now], bottleneck)
+            now = now[end[now] == place + 1]
+            np.maximum.at(reached, (row[now], joined[now]), at[now])
+        return np.asarray(reached[np.arange(self._rows), ((self._mix > 0) * bits).sum(axis=1)] == self._end)
+
+    def _along(self, place: int, row: Ints, chip: Ints, at: Ints, bottleneck: Floats) -> Ints:
+        """How far stages of chip types at that place of the pipeline reach, -1 where one holds too little: (m,)."""
+        stage = self._stages.at(row, chip * self._pp + place)
+        to = _furthest(stage, self._lanes.take(chip * self._rows + row), at, bottleneck[row])
+        to = np.minimum(to, self._end[row] - (self._pp - 1 - place))
+        return np.where(to >= at + (place == 0), to, -1)  # see `_furthest`
+
+
+def _last_place(table: Coefficients, row: Ints) -> Ints:
+    """The places in a chunk: (n,)."""
+    return np.asarray(table.rows.places(table.problem.model.layers)[row] // table.rows.vpp[row])
+
+
+def _where_they_stand(stages: Stages, spared: Floats) -> Stages:
+    """With layers counted where they stand: nothing is to be saved beyond that, bytes `spared` neither."""
+    return replace(_sets_in_order(stages), fixed=stages.fixed + stages.saving, room=stages.room - spared)
+
+
+def _furthest(stage: Stages, lanes: _Lanes, at: Ints, bottleneck: Floats) -> Ints:
+    """The furthest place that each stage reaches from `at`, less than that where it has no time or memory at all: (n,).
+
+    One that has no time for the layer it starts at may have started earlier: it reaches no further for that.
+    """
+    limit = (bottleneck[:, None] - stage.fixed) * (1 + ROUNDING)
+    in_time = (lanes.time <= lanes.time[np.arange(len(at)), at][:, None] + limit).sum(axis=1) - 1
+    way = _Way(stage, lanes.from_place(at, max(0, int((in_time - at).max(initial=0)))), at, limit)
+    allowed = {kind: may[:, 0] for kind, may in stage.allowed.items()}
+    best = np.where(allowed["none"] | allowed["block"], np.minimum(in_time, way.fits(stage.plain)), -1)
+    # Recomputation takes time: it lets those reach further that are short of memory.
+    for may, reach in zip(_KINDS, (_Way.block, _Way.selective, _Way.uniform), strict=True):
+        short = np.nonzero(allowed[may] & (best < in_time))[0]
+        if len(short):
+            best[short] = np.maximum(best[short], np.minimum(in_time[short], reach(way.take(short))))
+    return best
+
+
+@dataclass(frozen=True)
+class _Way:
+    """Stages of n rows and what they may hold from where they start, `at`: (n, places)."""
+
+    stage: Stages
+    lanes: _Lanes
+    at: Ints
+    limit: Floats
+
+    def take(self, rows: Ints) -> _Way:
+        """Those of some of the rows."""
+        if len(rows) == len(self.at):
+            return self
+        return _Way(self.stage.take(rows), self.lanes.take(rows), self.at[rows], self.limit[rows])
+
+    @property
+    def room(self) -> Floats:
+        """Bytes, (n, 1)."""
+        return self.stage.room * (1 + ROUNDING)
+
+    def within(self, prefix: Floats, most: Floats) -> Ints:
+        """The furthest place up to which a growing quantity grows by no more than that."""
+        return np.asarray(self.at + (prefix <= prefix[:, :1] + most).sum(axis=1) - 1)
+
+    def fits(self, need: Need) -> Ints:
+        """How far memory reaches where every layer needs that much."""
+        return self.within(self.lanes.states + need.in_flight * self.lanes.layers, self.room - need.once)
+
+    def block(self) -> Ints:
+        """How far they reach with some layers recomputed."""
+        stage = self.stage
+        held, rate = self.lanes.states + stage.plain.in_flight * self.lanes.layers, stage.seconds_for_byte
+        paid = self.within(self.lanes.time + rate * held, self.limit + rate * (self.room - stage.full))
+        return np.minimum(paid, self.fits(stage.recomputed))
+
+    def selective(self) -> Ints:
+        """How far any set of modules lets them reach: the less of how far its time and its memory do.
+
+        The slower a set the less far its time, and the farther its memory: the best is where they meet, or next to it.
+        """
+        best, row, count = np.full(len(self.at), -1), np.arange(len(self.at)), len(self.stage.set_seconds)
+        low, high = np.zeros(len(self.at), dtype=np.int64), np.full(len(self.at), count - 1)
+        for _ in range(int(count - 1).bit_length() + 1 if count else 0):
+            middle = (low + high) // 2
+            need = Need(*(part[middle, row] for part in vars(self.stage.by_set).values()))
+            in_time = self.within(self.lanes.time + need.seconds * self.lanes.layers, self.limit)
+            fits = self.fits(need)
+            best = np.maximum(best, np.minimum(in_time, fits))
+            enough = fits >= in_time
+            low, high = np.where(enough, low, np.minimum(middle + 1, high)), np.where(enough, middle, high)
         return best
 
-    def _uniform(self, stage: Stages, states: Floats, rows: Ints, at: Ints, room: Floats) -> Ints:
-        """How far memory reaches in some rows with units of layers recomputed, of the best size in any fractions."""
-        layers = np.maximum(0.0, self._layers[rows] - self._layers[rows, at][:, None])
-        in_flight = stage.recomputed.in_flight[rows] * layers
-        held = states[rows] - states[rows, at][:, None] + uniform_bytes(in_flight, stage.full[rows])
-        return np.asarray(((held <= room) | (layers == 0)).sum(axis=1) - 1)
-
-    def _at(self, by_chip: dict[int, Floats], place: int) -> Floats:
-        """A table by chip for the chips at that place."""
-        if len(by_chip) == 1:
-            return next(iter(by_chip.values()))
-        chips, found = self._chips[:, place], np.empty_like(next(iter(by_chip.values())))
-        for chip, table in by_chip.items():
-            own = chips == chip
-            found[own] = table[own]
-        return found
+    def uniform(self) -> Ints:
+        """How far units of layers recomputed let them reach, of the best size in any fractions."""
+        in_time = self.within(self.lanes.time + self.stage.recompute * self.lanes.layers, self.limit)
+        layers = np.maximum(0.0, self.lanes.layers - self.lanes.layers[:, :1])
+        in_flight = self.stage.recomputed.in_flight * layers
+        held = self.lanes.states - self.lanes.states[:, :1] + uniform_bytes(in_flight, self.stage.full)
+        return np.asarray(np.minimum(in_time, self.at + ((held <= self.room) | (layers == 0)).sum(axis=1) - 1))
 
 
 def _sets_in_order(stages: Stages) -> Stages:
@@ -120,21 +234,3 @@ def _sets_in_order(stages: Stages) -> Stages:
     seconds = np.maximum.accumulate(stages.set_seconds, axis=0)
     stored, replay = (np.minimum.accumulate(part, axis=0) for part in (stages.set_bytes, stages.set_replay))
     return replace(stages, set_seconds=seconds, set_bytes=stored, set_replay=replay)
-
-
-def _best_set(count: int, by_set: Callable[[Ints], tuple[Ints, Ints]], otherwise: Ints) -> Ints:
-    """The furthest that any set of modules reaches: the less of how far its time and its memory do.
-
-    The slower a set the less far its time, and the farther its memory: the best is where they meet, or next to it.
-    """
-    if not count:
-        return otherwise
-    best, low = otherwise, np.zeros(len(otherwise), dtype=np.int64)
-    high = np.full(len(otherwise), count - 1)
-    for _ in range(int(count - 1).bit_length() + 1):
-        middle = (low + high) // 2
-        in_time, fits = by_set(middle)
-        best = np.maximum(best, np.minimum(in_time, fits))
-        enough = fits >= in_time
-        low, high = np.where(enough, low, np.minimum(middle + 1, high)), np.where(enough, middle, high)
-    return best

@@ -275,15 +275,11 @@ def quick_bound(table: Coefficients, score: RowBounds | None = None, most: Ints 
     follows = follows + (time.sync_stage + time.update_stage).min(axis=0)
     alone = np.where(rows.pp == 1, table.least_sharding.min(axis=0), 0.0)
     seconds = _Seconds.of(table)
-    quick = _quick(problem, rows, seconds, alone, _saving(table), None if most is None else most.T) + follows * SAFETY
+    quick = (
+        _quick(problem, rows, seconds, alone, table.saving(np.arange(len(rows))), None if most is None else most.T)
+        + follows * SAFETY
+    )
     return quick if score is None else score(rows, quick, seconds.kinds)
-
-
-def _saving(table: Coefficients) -> Floats:
-    """`Coefficients.saving` of every row, worked out once for all rows that agree in what it depends on."""
-    names = (*Shard.__dataclass_fields__, "vpp", "embedding_slot", "loss_slot")
-    first, back = table.rows.first_of_each(names)
-    return table.saving(first)[:, back]
 
 
 def _quick(

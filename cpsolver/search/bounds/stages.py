@@ -95,6 +95,12 @@ class Stages:
         own = {name: _of_rows(array, rows) for name, array in arrays.items()}
         return Stages(**own, allowed={kind: _of_rows(may, rows) for kind, may in self.allowed.items()})
 
+    def at(self, rows: Ints, columns: Ints) -> Stages:
+        """One stage of each of some rows, by their columns: arrays (m, 1), as of `side_by_side`, which has them all."""
+        arrays = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "allowed"}
+        own = {name: array[..., rows, columns][..., None] for name, array in arrays.items()}
+        return Stages(**own, allowed={kind: may[rows, columns][:, None] for kind, may in self.allowed.items()})
+
     # What a kind of recomputation needs. Of block recomputation, which recomputes some of the layers, nothing and
     # everything recomputed are the two ends.
 

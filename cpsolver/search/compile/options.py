@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -26,6 +26,8 @@ Integers = Callable[[Floats], Ints]
 
 FREE, NOWHERE = 0, -1
 """Values of `ChipOptions.tie` beside those of options that all stages share."""
+_CELLS = 250_000
+"""Entries of the arrays in which options are looked at together, at most."""
 _AT_ONCE = 32
 """Options that are compared with all before them in one go: as many as make small arrays."""
 
@@ -286,14 +288,27 @@ def _fits(row: PlanRow, places: Ints, options: tuple[Option, ...], odd: OddLayer
     factor = 1.0 + memory.overhead
     most = np.zeros((len(places), len(options), len(odd.states)), dtype=np.int64)
     sets = tuple(option.modules for option in options)
-    kept = zip(memory.stored(sets, at)[:, 0].tolist(), memory.replayed(sets, at)[:, 0].tolist(), strict=True)
-    for index, (option, (stored, replay)) in enumerate(zip(options, kept, strict=True)):
-        layer, amount = (full, stored, checkpoint), np.array(option.amount)
-        held = activation_bytes(layer, live, layers, option.kind, amount, replay, beside)[:, :, None]
+    stored, replayed = memory.stored(sets, at)[:, 0], memory.replayed(sets, at)[:, 0]
+    at_once = _CELLS // max(1, len(places) * layers.size * len(odd.states))
+    for kind, part in _parts_by_kind(options, max(1, at_once)):
+        amount = np.array([options[index].amount for index in part])[:, None]
+        layer = full, stored[part][:, None], checkpoint
+        replay = replayed[part][:, None]
+        held = activation_bytes(layer, live[:, None], layers, kind, amount, replay, beside[:, None])[..., None]
         if rows.both_ways[own]:
-            held = held - _of_either_stage(row, places, option, odd)[:, None]
-        most[:, index] = (states + factor * held <= room).cumprod(axis=1).sum(axis=1)
+            less = [_of_either_stage(row, places, options[index], odd) for index in part]
+            held = held - np.stack(less, axis=1)[:, :, None]
+        most[:, part] = (states[:, None] + factor * held <= room[:, None]).cumprod(axis=2).sum(axis=2)
     return most
+
+
+def _parts_by_kind(options: Sequence[Option], most: int) -> Iterator[tuple[RecomputeKind, list[int]]]:
+    """The options' indices by their kinds, no more than so many at once."""
+    by_kind: dict[RecomputeKind, list[int]] = {}
+    for index, option in enumerate(options):
+        by_kind.setdefault(option.kind, []).append(index)
+    for kind, indices in by_kind.items():
+        yield from ((kind, indices[begin : begin + most]) for begin in range(0, len(indices), most))
 
 
 def _of_either_stage(row: PlanRow, places: Ints, option: Option, odd: OddLayers) -> Floats:
