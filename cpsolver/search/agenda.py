@@ -139,7 +139,7 @@ def _without(waiting: list[Node], taken: list[Node]) -> list[Node]:
 
 
 @dataclass(frozen=True)
-class Account:
+class RowCounts:
     """What became of the rows of some branches, as `Proof` has it."""
 
     considered: int
@@ -152,14 +152,14 @@ class Account:
     tallies: Tallies
 
 
-def account_of(branches: Sequence[Branch], waiting: Sequence[Node] | None, limit: float) -> Account:
+def row_counts(branches: Sequence[Branch], waiting: Sequence[Node] | None, limit: float) -> RowCounts:
     """Of some branches; `waiting` and `limit` as `tallies_of` has them."""
     tallies, spaces, refused = tallies_of(branches, waiting, limit), [each.space for each in branches], Counter[str]()
     for space in spaces:
         refused.update(space.refused)
     solved, still_open = sum(tallies.solved.values()), sum(tallies.open.values())
     no_fit = sum(branch.no_fit for branch in branches)
-    return Account(
+    return RowCounts(
         considered=sum(space.considered for space in spaces),
         combinations=sum(space.combinations for space in spaces),
         refused=dict(refused),

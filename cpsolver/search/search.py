@@ -17,7 +17,7 @@ from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.plans.dimensions import family
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
-from cpsolver.search.agenda import Agenda, Key, account_of, key_of, name_of
+from cpsolver.search.agenda import Agenda, Key, key_of, name_of, row_counts
 from cpsolver.search.device_counts import BranchGroups, branch_groups, device_counts
 from cpsolver.search.found import (
     Found,
@@ -485,7 +485,7 @@ class _Search:
         waiting = None if complete else [node for node in self._agenda if node.bound < self._limit_of(node)]
         settled = complete or (bool(self._found) and self._objective.name == "fewest_chips")
         return Proof(
-            **vars(account_of(self._opened, waiting, limit)),
+            **vars(row_counts(self._opened, waiting, limit)),
             solver_calls=self._solver_calls,
             arrangements=self._arrangements,
             bound_s=bound / self._objective.highest_rate,

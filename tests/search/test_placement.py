@@ -10,8 +10,10 @@ import pytest
 from cpsolver.cost.memory import activation_bytes
 from cpsolver.cost.shard import Candidates
 from cpsolver.search.bounds.coefficients import Coefficients
-from cpsolver.search.bounds.placement import Placement
-from tests.support.problems import model_spec, problem_of, strategy_of
+from cpsolver.search.bounds.placement import MixPlacement, Placement
+from cpsolver.search.space import enumerate_rows
+from tests.support.problems import chip_spec, model_spec, problem_of, strategy_of
+from tests.support.tables import all_orders
 
 NO_TIME_TOO_LONG = np.array([1e6])
 
@@ -51,3 +53,31 @@ def test_units_of_the_best_size_reach_as_far_as_such_a_plan_does(full: float, le
     assert plans.min() == least
     assert reaches(least, "uniform", full)
     assert not reaches(least - 0.1, "uniform", full)
+
+
+def test_a_mix_reaches_as_far_as_the_best_of_its_orders() -> None:
+    """Three chip types of unlike speed and memory, and dense layers before experts: six orders of each mix."""
+    chips = {"a": chip_spec(200), "b": chip_spec(100), "c": chip_spec(300, gb=0.5)}
+    model = model_spec(layers=12, moe={"experts": 4, "top_k": 2, "expert_ffn": 4096, "first_dense": 3})
+    problem = problem_of(chips, model, 8, 2, 16, 512)
+    rows = enumerate_rows(problem).rows
+    rows = rows.take(np.nonzero(rows.pp == 8)[0])
+    table, seen = Coefficients(problem, rows), set()
+    for row in range(0, len(rows), max(1, len(rows) // 3)):
+        by_mix: dict[tuple[int, ...], list[np.ndarray]] = {}
+        for mix, order in all_orders(problem, rows, row):
+            by_mix.setdefault(mix, []).append(order)
+        for mix, orders in by_mix.items():
+            at, alone = np.array([row]), [np.full((1, 8), chip) for chip in range(3)]
+            by_type = [table.stages(at, each, any_neighbours=True) for each in alone]
+            whole = MixPlacement(table, at, np.array([mix]), by_type)
+            parts = [
+                Placement(table, at, order[None], table.stages(at, order[None], any_neighbours=True))
+                for order in orders
+            ]
+            slowest = float(max(stages.layer.max() for stages in by_type))
+            for longest in slowest * np.array([[0.3], [0.7], [1.0], [1.5], [2.5], [4.0]]):
+                reached = bool(whole.reaches(longest)[0])
+                assert reached == any(part.reaches(longest)[0] for part in parts)
+                seen.add((reached, all(part.reaches(longest)[0] for part in parts), len(orders) > 1))
+    assert {(True, False, True), (True, True, True), (False, False, True)} <= seen

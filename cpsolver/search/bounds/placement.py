@@ -157,11 +157,11 @@ def _furthest(stage: Stages, lanes: _Lanes, at: Ints, bottleneck: Floats) -> Int
     """
     limit = (bottleneck[:, None] - stage.fixed) * (1 + ROUNDING)
     in_time = (lanes.time <= lanes.time[np.arange(len(at)), at][:, None] + limit).sum(axis=1) - 1
-    way = _Way(stage, lanes.from_place(at, max(0, int((in_time - at).max(initial=0)))), at, limit)
+    way = _Reach(stage, lanes.from_place(at, max(0, int((in_time - at).max(initial=0)))), at, limit)
     allowed = {kind: may[:, 0] for kind, may in stage.allowed.items()}
     best = np.where(allowed["none"] | allowed["block"], np.minimum(in_time, way.fits(stage.plain)), -1)
     # Recomputation takes time: it lets those reach further that are short of memory.
-    for may, reach in zip(_KINDS, (_Way.block, _Way.selective, _Way.uniform), strict=True):
+    for may, reach in zip(_KINDS, (_Reach.block, _Reach.selective, _Reach.uniform), strict=True):
         short = np.nonzero(allowed[may] & (best < in_time))[0]
         if len(short):
             best[short] = np.maximum(best[short], np.minimum(in_time[short], reach(way.take(short))))
@@ -169,7 +169,7 @@ def _furthest(stage: Stages, lanes: _Lanes, at: Ints, bottleneck: Floats) -> Int
 
 
 @dataclass(frozen=True)
-class _Way:
+class _Reach:
     """Stages of n rows and what they may hold from where they start, `at`: (n, places)."""
 
     stage: Stages
@@ -177,11 +177,11 @@ class _Way:
     at: Ints
     limit: Floats
 
-    def take(self, rows: Ints) -> _Way:
+    def take(self, rows: Ints) -> _Reach:
         """Those of some of the rows."""
         if len(rows) == len(self.at):
             return self
-        return _Way(self.stage.take(rows), self.lanes.take(rows), self.at[rows], self.limit[rows])
+        return _Reach(self.stage.take(rows), self.lanes.take(rows), self.at[rows], self.limit[rows])
 
     @property
     def room(self) -> Floats:
