@@ -141,7 +141,8 @@ def _bounded(ways: list[_Way], limits: Limits) -> Iterator[Child]:
     seconds = np.maximum(quick_bound(table.take(row), most=most), [way.node.seconds for way in ways])
     bounds, limit = branch.objective.bounds(seconds, rates), limits.of_rows(table.rows, row)
     left = np.nonzero(bounds < limit)[0]
-    if len(left) and not several_kinds(branch.problem):  # of these `may_reach` tells, and the mean layer little
+    # Of layers of several kinds `may_reach` tells more than their mean does, if there is a limit.
+    if len(left) and not (limits.known and several_kinds(branch.problem)):
         of_use = limits.wanted(branch.objective, table.rows, row[left], rates[left])
         seconds[left] = np.maximum(seconds[left], mix_bound(table, row[left], least[left], most[left], of_use))
         bounds = np.maximum(branch.objective.bounds(seconds, rates), [way.node.bound for way in ways])

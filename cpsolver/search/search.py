@@ -273,7 +273,7 @@ class _Search:
         elif undecided and agenda.mix < min(limit * _CLOSE, _FAR * busy):
             self._open_nodes(self._mixes)
         elif agenda.mix <= busy:
-            self._open_nodes(_MIXES_WITH_LIMIT)
+            self._open_nodes(8 * self._mixes if undecided else _MIXES_WITH_LIMIT)
         elif agenda.plan <= busy:
             self._solve_next()
         else:
