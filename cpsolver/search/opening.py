@@ -182,8 +182,9 @@ class _Beaten:
 
 
 def _of_use(ways: list[_Way], limits: Limits) -> list[_Way]:
-    """Whole mixes of which some order of the types may beat its limit."""
-    if not ways or not ways[0].node.branch.problem.mixed:
+    """Whole mixes of which some order of the types may beat its limit, as far as `may_reach` tells at a glance."""
+    problem = ways[0].node.branch.problem if ways else None
+    if problem is None or not (problem.mixed and several_kinds(problem)):
         return ways
     asked = _Beaten.of(ways, limits)
     may = may_reach(asked.table, asked.row, asked.mix, asked.seconds, asked.wanted)

@@ -49,7 +49,8 @@ _FAR = 1.25
 """While fewer than K plans are known no mix is opened whose bound is so many times the least: plans are likelier to be
 elsewhere."""
 _LOOSE = 1.4
-"""A limit that is so many times the best plan's score is loose: plans of more families lower it."""
+"""A limit that is so many times the best plan's score is loose: plans of more families lower it. No proof depends on
+that; h3 of benchmarks/hard.py takes 4 to 7 % longer with 1.3 and 1.6."""
 _EAGER = 8
 """Plans that are solved in one go although bounds are open that are smaller than theirs."""
 _MIXES = 64
@@ -60,9 +61,8 @@ _MOST_CLOSE = 64
 """Plans that are run event by event beside the K best by formula, at most."""
 _SCOUT_S = 1.0
 """However short the time, so long a first plan is looked for: any is better than none."""
-_ORDERS = 8192
-"""Mixes are opened in no more orders of chip types than that in one go, for plans may lower the limit; in an eighth of
-it while there is none."""
+_ORDERS = 1024
+"""While there is no limit, mixes are opened in no more orders of chip types than that in one go: plans may give one."""
 
 
 def search(
@@ -105,8 +105,7 @@ class _Search:
         self._families: dict[tuple[object, ...], float] = {}  # of plans found, where they are to be of different ones
         self._tried: set[tuple[object, ...]] = set()  # families of which any plan was solved to lower a loose limit
         self._bounded_for = INFINITE  # best score by events for which plans of use by events alone were bounded last
-        orders = min(_ORDERS // 64, factorial(len(problem.supplies)))
-        self._mixes = min(_MIXES, _ORDERS // 8 // orders)  # while there is no limit
+        self._mixes = max(1, min(_MIXES, _ORDERS // factorial(len(problem.supplies))))  # while there is no limit
         self._arrangements = self._solver_calls = self._mesh_solves = 0
         self._solver_seconds = 0.0
         self._unsettled: list[float] = []
@@ -161,18 +160,19 @@ class _Search:
         self._tell("a first plan")
 
     def _settle(self) -> bool:
-        """Work until nothing of the present group is open that could matter; False: no time is left.
-
-        Then, or with many plans, no more are run event by event than those among the K best by formula.
-        """
+        """Work until nothing of the present group is open that could matter; False: no time is left."""
         while self._lowest() < self._limits().loosest * _CLOSE:
             if self._pace.late and (self._opened or self._scouted):
-                self._closest = min(self._closest, self._lowest())
+                self._enough_close()
                 return self._lowest() >= self._limit() * _CLOSE
             self._step()
             if len(self._close) > _MOST_CLOSE + self._top:
-                self._closest = min(self._closest, self._lowest())
+                self._enough_close()
         return True
+
+    def _enough_close(self) -> None:
+        """Run no more plans event by event than those that are among the K best by formula."""
+        self._closest = min(self._closest, self._lowest())
 
     def _settle_meshes(self, meshes: MeshSearch) -> bool:
         """The same for plans whose chip types have degrees of their own, once those with equal degrees are a limit."""
@@ -273,7 +273,7 @@ class _Search:
         elif undecided and agenda.mix < min(limit * _CLOSE, _FAR * busy):
             self._open_nodes(self._mixes)
         elif agenda.mix <= busy:
-            self._open_nodes(8 * self._mixes if undecided else _MIXES_WITH_LIMIT)
+            self._open_nodes(_MIXES_WITH_LIMIT)
         elif agenda.plan <= busy:
             self._solve_next()
         else:
@@ -298,9 +298,9 @@ class _Search:
         self._opened.append(self._closed.pop())
 
     def _open_nodes(self, most: int) -> None:
-        """Go on with the best rows and mixes, where any plan will do with the best alone."""
+        """Go on with the best rows and mixes; where any plan will do, with the best of all down to a plan."""
         limits = self._limits()
-        if self._dives and len(self._found) < self._top:
+        if self._dives:
             self._agenda.add_all(self._dive(self._agenda.take_mixes(1, limits.loosest * _CLOSE)))
             return
         nodes = self._agenda.take_mixes(self._pace.most("mixes", most), limits.loosest * _CLOSE)

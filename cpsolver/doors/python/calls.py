@@ -66,7 +66,7 @@ def plan(
     )
     problem = asked.problem(source)
     known = [answer for answer in _ANSWERS if answer.problem == problem and display is None]
-    # What was told of the old answer is its owner's, who may have changed it.
+    # The old object is its owner's, who may have changed what it told.
     answer = PlanAnswer(problem, known[0].result if known else recommended(problem, display or SILENT))
     if answer.result.plans and answer.proof.complete and answer.result.settled:
         _ANSWERS[:] = [answer, *(each for each in _ANSWERS if each not in known)][:_REMEMBERED]

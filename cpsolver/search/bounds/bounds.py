@@ -390,10 +390,8 @@ def mix_bound(table: Coefficients, row: Ints, least: Ints, most: Ints, wanted: B
 
 def may_reach(table: Coefficients, row: Ints, mix: Ints, limit_s: Floats, wanted: ByEvents | None = None) -> Bools:
     """Whether `plan_bound` may be below its limits for any order of rows' chip types, each serving so many stages as
-    `mix` has, (n, types): seen at a glance where layers are of several kinds, and not looked at where they are not.
+    `mix` has, (n, types), where layers are of several kinds; limits as there.
     """
-    if not several_kinds(table.problem):
-        return np.ones(len(row), dtype=np.bool_)
     by_type = _by_type(table, row)
     layer = np.where(mix.T > 0, [stages.layer[:, 0] for stages in by_type], np.inf).min(axis=0)
     in_all = _layers(table, row) * layer + _fixed_in_any_order(table, row, by_type)

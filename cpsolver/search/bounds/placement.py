@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -41,6 +41,11 @@ class _Lanes:
         past = places > _last_place(table, row)[:, None]
         states = np.where(past, np.inf, states + table.memory.layer_states[row][:, None] * layers)
         return cls(layers, states, np.where(past, np.inf, time + table.time.layer[chip, row][:, None] * layers))
+
+    @classmethod
+    def joined(cls, parts: Sequence[_Lanes]) -> _Lanes:
+        """Rows of the first, then of the second, and so on."""
+        return cls(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(cls)))
 
     def take(self, rows: Ints) -> _Lanes:
         """Those of some of the rows."""
@@ -111,9 +116,7 @@ class MixPlacement:
         spared = table.states_saving(row)[:, None]
         self._stages = Stages.side_by_side([_where_they_stand(stages, spared) for stages in by_type])
         lanes = [_Lanes.of(table, row, chip) for chip in range(self._types)]
-        self._lanes = _Lanes(
-            *(np.concatenate(parts) for parts in zip(*(vars(own).values() for own in lanes), strict=True))
-        )
+        self._lanes = _Lanes.joined(lanes)
 
     def reaches(self, bottleneck: Floats) -> Bools:
         """Whether they hold the whole model in some order when no stage takes longer than that: (n,)."""

@@ -275,10 +275,8 @@ def quick_bound(table: Coefficients, score: RowBounds | None = None, most: Ints 
     follows = follows + (time.sync_stage + time.update_stage).min(axis=0)
     alone = np.where(rows.pp == 1, table.least_sharding.min(axis=0), 0.0)
     seconds = _Seconds.of(table)
-    quick = (
-        _quick(problem, rows, seconds, alone, table.saving(np.arange(len(rows))), None if most is None else most.T)
-        + follows * SAFETY
-    )
+    saved = table.saving(np.arange(len(rows)))
+    quick = _quick(problem, rows, seconds, alone, saved, None if most is None else most.T) + follows * SAFETY
     return quick if score is None else score(rows, quick, seconds.kinds)
 
 
