@@ -12,14 +12,11 @@ from cpsolver.cost.kinds import layer_kinds
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.plans.dimensions import family
 from cpsolver.problem.problem import Problem
-from cpsolver.problem.resolve import resolve
 from cpsolver.search.bounds.coefficients import Coefficients
 from cpsolver.search.bounds.quick import frame_bound, least_seconds, quick_bound, too_large
 from cpsolver.search.objective import objective_of
-from cpsolver.search.result import Progress
 from cpsolver.search.search import search
 from cpsolver.search.space import enumerate_rows
-from cpsolver.spec.spec import parse_spec
 from tests.support.mixtures import mixture_problem
 from tests.support.oracle import legal, small_enough, strategies
 from tests.support.selection import first, full, night
@@ -97,22 +94,3 @@ def test_frames_are_bounded_by_no_more_than_their_rows_and_cut_by_memory_only_wh
     assert large[~np.repeat(fits, space.rows_of)].all()
     assert again[0].tolist() == bounds[some].tolist()
     assert again[1].tolist() == fits[some].tolist()
-
-
-def test_a_search_below_a_score_ends_although_fewer_than_k_plans_are() -> None:
-    """Plans like those found wait apart below the limit; nothing else is left there."""
-    cluster = {"num_gpus": 32, "chips": {"h100": 16, "a100": 16}}
-    training = {"global_batch_size": 64, "sequence_length": 4096}
-    spec = {"model": "llama2-7b", "cluster": cluster, "training": training, "search": {"top": 8}}
-    problem, steps = resolve(parse_spec(spec)), list[Progress]()
-
-    def watched(progress: Progress) -> None:
-        steps.append(progress)
-        assert len(steps) < 10_000
-
-    all_plans = search(problem)
-    below = all_plans.plans[3].evaluation.step_time_s * 1.0001
-    found = search(problem, watched, below=below)
-    assert found.status == "optimal"
-    assert 0 < len(found.plans) < 8
-    assert all(plan.evaluation.step_time_s < below for plan in found.plans)

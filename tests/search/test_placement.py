@@ -57,7 +57,7 @@ def test_units_of_the_best_size_reach_as_far_as_such_a_plan_does(full: float, le
 
 def test_a_mix_reaches_as_far_as_the_best_of_its_orders() -> None:
     """Three chip types of unlike speed and memory, and dense layers before experts: six orders of each mix."""
-    chips = {"a": chip_spec(200), "b": chip_spec(100), "c": chip_spec(300, gb=0.5)}
+    chips = {"a": chip_spec(100), "b": chip_spec(200), "c": chip_spec(300, gb=2)}
     model = model_spec(layers=12, moe={"experts": 4, "top_k": 2, "expert_ffn": 4096, "first_dense": 3})
     problem = problem_of(chips, model, 8, 2, 16, 512)
     rows = enumerate_rows(problem).rows
@@ -76,7 +76,7 @@ def test_a_mix_reaches_as_far_as_the_best_of_its_orders() -> None:
                 for order in orders
             ]
             slowest = float(max(stages.layer.max() for stages in by_type))
-            for longest in slowest * np.array([[0.3], [0.7], [1.0], [1.5], [2.5], [4.0]]):
+            for longest in slowest * np.linspace(0.3, 2.5, 12)[:, None]:
                 reached = bool(whole.reaches(longest)[0])
                 assert reached == any(part.reaches(longest)[0] for part in parts)
                 seen.add((reached, all(part.reaches(longest)[0] for part in parts), len(orders) > 1))

@@ -179,3 +179,20 @@ def test_a_plan_that_the_rules_refuse_is_a_bug_that_is_raised(monkeypatch: pytes
     monkeypatch.setattr("cpsolver.search.found.violations", lambda *_: [refusal])
     with pytest.raises(InternalError, match=r"memory: stage 0 needs 9 GiB and has 8\. The plan: Strategy\(tp="):
         search(small())
+
+
+def test_a_search_below_a_score_ends_although_fewer_than_k_plans_are() -> None:
+    """Plans like those found wait apart below the limit; nothing else is left there."""
+    chips, steps = {"h100": 16, "a100": 16}, list[Progress]()
+    problem = problem_of(chips, "llama2-7b", 32, 8, 64, 4096, top=8)
+
+    def watched(progress: Progress) -> None:
+        steps.append(progress)
+        assert len(steps) < 10_000
+
+    all_plans = search(problem)
+    below = all_plans.plans[3].evaluation.step_time_s * 1.0001
+    found = search(problem, watched, below=below)
+    assert found.status == "optimal"
+    assert 0 < len(found.plans) < 8
+    assert all(plan.evaluation.step_time_s < below for plan in found.plans)
