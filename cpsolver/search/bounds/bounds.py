@@ -16,10 +16,10 @@ from cpsolver.cost.kinds import layer_kinds
 from cpsolver.cost.pipeline_events import detour_s
 from cpsolver.cost.shard import Bools, Candidates, Floats, Ints
 from cpsolver.problem.problem import Problem
-from cpsolver.search.bounds.coefficients import Coefficients, least_microbatches, turns_at_last, weights
+from cpsolver.search.bounds.coefficients import Coefficients, least_microbatches, row_of, turns_at_last, weights
 from cpsolver.search.bounds.placement import MixPlacement, Placement
 from cpsolver.search.bounds.quick import NEAR, SAFETY, bisected
-from cpsolver.search.bounds.stages import ROUNDING, Stages
+from cpsolver.search.bounds.stages import ROUNDING, WHOLE, Stages
 
 _ROUNDS = 22
 """Halvings of the interval for the bottleneck time: to 2^-22 of it. Fewer leave the solver hundreds of plans that are
@@ -28,6 +28,8 @@ _MIX_ROUNDS = 13
 """The same of mixes: plans have closer bounds. With 8 that workload takes four times as long."""
 _PLACEMENT_ROUNDS = 9
 """The same where it starts from a good bound."""
+_AFTER_ROUNDS = 8
+"""The same for what follows the pipeline, which is a small part."""
 _STRETCHES = (1.03, 1.1, 1.3, 1.6, 2.5, 10.0, 1e4)
 """From one bottleneck time to the next until one is enough."""
 _EDGES = (1.001, 1.004, 1.015, 1.05, 1.2, np.inf)
@@ -95,14 +97,15 @@ def plan_bound(
     limits = np.broadcast_to(limit_s, len(row))
     wanted = wanted or ByEvents(np.full(len(row), np.inf), limits)
     stages, layers = table.stages(row, chips), _layers(table, row)
-    in_all = layers * stages.layer.min(axis=1) + _fixed_in_all(stages, chips)
-    longest = np.minimum(_longest_wanted(table, _first(row), in_all, limits, wanted) * (1 + ROUNDING), _FOREVER)
+    in_all = layers * stages.layer.min(axis=1) + _fixed_in_all(table, row, stages, chips)
+    longest = _longest_wanted(table, _first(row), in_all, limits, wanted)
     hosts = _hosting(table, row, stages)
     soon = hosts(longest)
     bound, left = np.where(soon | hosts(_longest(stages, layers)), _NO_USE, np.inf), np.nonzero(soon)[0]
     if not len(left):
         return bound
     stages, placement = stages if len(left) == len(row) else stages.take(left), None
+    longest[left] = _longest_of_use(table, row[left], chips[left], stages, limits[left], wanted.of(left), longest[left])
     if several_kinds(table.problem):
         placement = Placement(table, row[left], chips[left], stages)
         reached = placement.reaches(longest[left])
@@ -154,7 +157,7 @@ def _plan_bounds(
     their places too; `placement`: where layers are of several kinds."""
     layers = _layers(table, row)
     slowest = _smallest(_hosting(table, row, stages), [stages], layers, _ROUNDS)
-    all_layers = layers * stages.layer.min(axis=1) + _fixed_in_all(stages, chips)
+    all_layers = layers * stages.layer.min(axis=1) + _fixed_in_all(table, row, stages, chips)
     slowest = np.maximum(slowest, all_layers / chips.shape[1])
     by_formula, by_events = _plan_bounds_from(table, row, chips, stages, slowest)
     alone = np.nonzero((by_formula >= wanted.formula_s) & (by_events < wanted.events_s))[0]
@@ -170,8 +173,31 @@ def _plan_bounds(
     return bound
 
 
-def _longest_wanted(table: Coefficients, row: Ints, in_all: Floats, limit_s: Floats, wanted: ByEvents) -> Floats:
-    """No plan below the limits has a slowest stage that takes longer, `in_all` being the least that all take: (n,)."""
+def _longest_of_use(
+    table: Coefficients,
+    row: Ints,
+    chips: Ints,
+    stages: Stages,
+    limits: Floats,
+    wanted: ByEvents,
+    longest: Floats,
+) -> Floats:
+    """No plan below the limits has a slowest stage that takes longer, as none takes longer than the `longest`: what
+    stages hold within that says how long all take at least, and what follows."""
+    schedules, layers = _Schedules(table, row, stages), _layers(table, row)
+    most, least = schedules.least_layers(np.maximum(stages.most_layers(longest), stages.chunks))
+    in_all = _cheapest(stages.layer.T, most.T, least.T, layers) + _fixed_in_all(table, row, stages, chips)
+    return np.minimum(
+        longest, _longest_wanted(table, _first(row), in_all, limits, wanted, schedules.least_after(most, least))
+    )
+
+
+def _longest_wanted(
+    table: Coefficients, row: Ints, in_all: Floats, limit_s: Floats, wanted: ByEvents, after: Floats | float = 0.0
+) -> Floats:
+    """No plan below the limits has a slowest stage that takes longer, `in_all` being the least that all take, and
+    `after` what follows: (n,)."""
+    limit_s, wanted = limit_s - after, ByEvents(wanted.formula_s - after, wanted.events_s - after)
     first, second = table.weights(row)
 
     def longest(limit_s: Floats) -> Floats:
@@ -185,7 +211,7 @@ def _longest_wanted(table: Coefficients, row: Ints, in_all: Floats, limit_s: Flo
     by_events = np.maximum(
         longest(wanted.formula_s), np.minimum(in_time, wanted.events_s / table.rows.microbatches[row])
     )
-    return np.asarray(np.minimum(longest(limit_s), by_events))
+    return np.minimum(np.minimum(longest(limit_s), by_events) * (1 + ROUNDING), _FOREVER)
 
 
 class _Schedules:
@@ -212,6 +238,12 @@ class _Schedules:
     def after(self, least: Floats) -> Floats:
         """Seconds of each stage that follow the pipeline."""
         return self._stages.after_layer * least + self._stages.after_fixed
+
+    def least_after(self, most: Floats, least: Floats) -> Floats:
+        """The least that they are on the worst stage, each having from `least` to `most` layers: (n,)."""
+        stages = self._stages
+        after = _After(stages.after_layer, stages.after_fixed, stages.chunks)
+        return _least_after(after, most, self.after(least).max(axis=1), self._layers[:, 0])
 
     def ends(self, work: Floats) -> Floats:
         """The least seconds until each stage has ended: what comes before it, its work, and its `detour_s`."""
@@ -243,7 +275,7 @@ def _plan_bounds_from(
     table: Coefficients, row: Ints, chips: Ints, stages: Stages, slowest: Floats
 ) -> tuple[Floats, Floats]:
     """`_over_edges` of plans."""
-    layers, fixed = _layers(table, row), _fixed_in_all(stages, chips)
+    layers, fixed = _layers(table, row), _fixed_in_all(table, row, stages, chips)
     schedules = _Schedules(table, row, stages)
 
     def rest(longest: Floats) -> _Rest:
@@ -251,7 +283,7 @@ def _plan_bounds_from(
         total = _cheapest(stages.layer.T, most.T, least.T, layers) + fixed
         recompute = stages.least_recompute_s(least)
         ends = schedules.ends(schedules.work(least, recompute))
-        return _Rest(total + recompute.sum(axis=1), schedules.after(least).max(axis=1), ends.max(axis=1))
+        return _Rest(total + recompute.sum(axis=1), schedules.least_after(most, least), ends.max(axis=1))
 
     return _over_edges(slowest, table.rows, _first(row), rest)
 
@@ -289,15 +321,38 @@ def _by_events_in_all(rows: Candidates, row: Ints, slowest: Floats, total: Float
     return np.asarray(times * slowest + np.maximum(0.0, turned))
 
 
-def _fixed_in_all(stages: Stages, chips: Ints) -> Floats:
-    """Seconds without layers of all stages together, less what these may save by holding cheap layers: (n,).
-
-    On one chip type they save nothing, for it holds all layers.
-    """
+def _fixed_in_all(table: Coefficients, row: Ints, stages: Stages, chips: Ints) -> Floats:
+    """Seconds without layers of all stages together, less what these may save by holding cheap layers: (n,)."""
+    types = range(len(table.time.layer))
+    used = np.stack([(chips == chip).any(axis=1) for chip in types], axis=1)
     begins = np.ones(chips.shape, dtype=np.bool_)
     begins[:, 1:] = chips[:, 1:] != chips[:, :-1]
-    saved = np.where(begins.sum(axis=1) == 1, 0.0, (begins * stages.saving).sum(axis=1))
+    saved = table.saving_in_all([row_of(row, chips, chip) for chip in types], used)
+    saved = np.minimum(saved, (begins * stages.saving).sum(axis=1))
     return np.asarray(stages.fixed.sum(axis=1) + stages.saving.sum(axis=1) - saved)
+
+
+@dataclass(frozen=True)
+class _After:
+    """What follows the pipeline on stages of each layer and besides, seconds, and the `chunks` of whose number their
+    layers are a multiple: (n, k) or (n, 1)."""
+
+    layer: Floats
+    fixed: Floats
+    chunks: Floats
+
+
+def _least_after(after: _After, most: Floats, low: Floats, layers: Ints, count: Ints | int = 1) -> Floats:
+    """The least seconds that follow the pipeline on the worst stage, no less than `low`, where groups of `count` stages
+    have no more than `most` layers each, (n, k), and all of them together: (n,)."""
+
+    def enough(limit: Floats) -> Bools:
+        held = (limit[:, None] - after.fixed) / np.maximum(after.layer, _LEAST)
+        held = np.floor(np.maximum(held, 0.0) / after.chunks + WHOLE) * after.chunks
+        return np.asarray(np.minimum(most, count * held).sum(axis=1) >= layers)
+
+    high = np.maximum(low, (after.layer * most + after.fixed).max(axis=1))
+    return np.where(enough(low), low, bisected(enough, low, high, _AFTER_ROUNDS))
 
 
 def _equalised(equal: Ints, most: Floats) -> tuple[Floats, Floats]:
@@ -348,43 +403,64 @@ def _smallest_placed(placement: Placement, low: Floats, high: Floats) -> Floats:
     return np.where(possible, low, np.inf)
 
 
+class _Mixes:
+    """Rows whose stages per chip type are from `least` to `most`, (n, types) each, in any order: every type stands
+    where it fares best, whatever the others do. Rows must have the same pp."""
+
+    def __init__(self, table: Coefficients, row: Ints, least: Ints, most: Ints) -> None:
+        self.by_type, self.layers = _by_type(table, row), _layers(table, row)
+        self.fixed = _fixed_in_any_order(table, row, self.by_type, most > 0)
+        self._together, self._equal = Stages.side_by_side(self.by_type), table.equal[row]
+        self._place, self._least, self._most = np.arange(self._together.pp // most.shape[1]), least, most
+        self._layer = np.array([stages.layer[:, 0] for stages in self.by_type])
+        self._exact = (least == most).all(axis=1, keepdims=True)
+
+    @property
+    def least_in_all(self) -> Floats:
+        """The least seconds of all stages: (n,)."""
+        layer = np.where(self._most.T > 0, self._layer, np.inf).min(axis=0)
+        return np.asarray(self.layers * layer + self.fixed)
+
+    def _best_places(self, bottleneck: Floats) -> Floats:
+        """Layers held by each type's best places, (n, types, pp); -1 beyond the type's count."""
+        shape = *self._most.shape, len(self._place)
+        held = self._together.most_layers(bottleneck).reshape(shape)
+        return np.where(self._place < self._most[:, :, None], -np.sort(-held, axis=2), -1.0)
+
+    def enough(self, bottleneck: Floats) -> Bools:
+        """Whether they hold all layers when none takes longer than that."""
+        held, pp = self._best_places(bottleneck), len(self._place)
+        ranked = np.where(self._place < self._least[:, :, None], _FORCED + held, held).reshape(len(held), -1)
+        top = -np.partition(-ranked, pp - 1, axis=1)[:, :pp]
+        top = np.where(top > _FORCED / 2, top - _FORCED, top)
+        return np.asarray((top.min(axis=1) >= 0) & (_most_in_any_order(self._equal, top) >= self.layers))
+
+    def rest(self, longest: Floats) -> _Rest:
+        """What is known where none takes longer than that."""
+        room = np.maximum(self._best_places(longest), 0.0).sum(axis=2)
+        spare = room.sum(axis=1, keepdims=True) - self.layers[:, None]
+        at_least = np.where(self._exact, np.maximum(0.0, room - spare), 0.0)
+        total = _cheapest(self._layer, room.T, at_least.T, self.layers) + self.fixed
+        return _Rest(total, self._after(room, at_least))
+
+    def _after(self, room: Floats, at_least: Floats) -> Floats:
+        """What follows the pipeline on the worst type that is sure to be used (or 0), on its average stage, and on the
+        worst of all, the types having so much room."""
+        fixed = np.array([stages.after_fixed.min(axis=1) for stages in self.by_type]).T
+        layer = np.array([stages.after_layer[:, 0] for stages in self.by_type]).T
+        chunks, count = self.by_type[0].chunks, np.maximum(1, self._most)
+        sure = np.where(at_least > 0, fixed + layer * np.maximum(at_least / count, chunks), 0.0).max(axis=1)
+        return _least_after(_After(layer, fixed, chunks), room, sure, self.layers, self._most)
+
+
 def mix_bound(table: Coefficients, row: Ints, least: Ints, most: Ints, wanted: ByEvents | None = None) -> Floats:
     """A bound for rows whose stages per chip type are from `least` to `most`, (n, chips) each, in any order.
 
-    Every type stands where it fares best, whatever the others do. Rows must have the same pp. `wanted`: as in
-    `plan_bound`.
+    Rows must have the same pp. `wanted`: as in `plan_bound`.
     """
-    pp = int(table.rows.pp[row[0]])
-    layers, by_type = _layers(table, row), _by_type(table, row)
-    together = Stages.side_by_side(by_type)
-    place = np.arange(pp)[None, :]
-    exact = (least == most).all(axis=1, keepdims=True)
-
-    def best_places(bottleneck: Floats) -> Floats:
-        """Layers held by each type's best places, (n, chips, pp); -1 beyond the type's count."""
-        held = together.most_layers(bottleneck).reshape(len(row), len(by_type), pp)
-        return np.where(place[None] < most[:, :, None], -np.sort(-held, axis=2), -1.0)
-
-    forced = place[None] < least[:, :, None]
-
-    def enough(bottleneck: Floats) -> Bools:
-        held = best_places(bottleneck)
-        ranked = np.where(forced, _FORCED + held, held).reshape(len(row), -1)
-        top = -np.partition(-ranked, pp - 1, axis=1)[:, :pp]
-        top = np.where(top > _FORCED / 2, top - _FORCED, top)
-        return np.asarray((top.min(axis=1) >= 0) & (_most_in_any_order(table.equal[row], top) >= layers))
-
-    layer = np.array([stages.layer[:, 0] for stages in by_type])
-    fixed = _fixed_in_any_order(table, row, by_type)
-
-    def rest(longest: Floats) -> _Rest:
-        room = np.maximum(best_places(longest), 0.0).sum(axis=2)
-        spare = room.sum(axis=1, keepdims=True) - layers[:, None]
-        at_least = np.where(exact, np.maximum(0.0, room - spare), 0.0)
-        total = _cheapest(layer, room.T, at_least.T, layers) + fixed
-        return _Rest(total, _after_mix(by_type, most, at_least))
-
-    by_formula, by_events = _over_edges(_smallest(enough, by_type, layers, _MIX_ROUNDS), table.rows, row, rest)
+    mixes = _Mixes(table, row, least, most)
+    slowest = _smallest(mixes.enough, mixes.by_type, mixes.layers, _MIX_ROUNDS)
+    by_formula, by_events = _over_edges(slowest, table.rows, row, mixes.rest)
     return by_formula if wanted is None else wanted.lifted(by_formula, by_events)
 
 
@@ -392,36 +468,28 @@ def may_reach(table: Coefficients, row: Ints, mix: Ints, limit_s: Floats, wanted
     """Whether `plan_bound` may be below its limits for any order of rows' chip types, each serving so many stages as
     `mix` has, (n, types), where layers are of several kinds; limits as there.
     """
-    by_type = _by_type(table, row)
-    layer = np.where(mix.T > 0, [stages.layer[:, 0] for stages in by_type], np.inf).min(axis=0)
-    in_all = _layers(table, row) * layer + _fixed_in_any_order(table, row, by_type)
-    wanted = wanted or ByEvents(np.full(len(row), np.inf), limit_s)
-    longest = _longest_wanted(table, row, in_all, limit_s, wanted) * (1 + ROUNDING)
-    return MixPlacement(table, row, mix, by_type).reaches(np.minimum(longest, _FOREVER))
+    mixes, wanted = _Mixes(table, row, mix, mix), wanted or ByEvents(np.full(len(row), np.inf), limit_s)
+    longest = _longest_wanted(table, row, mixes.least_in_all, limit_s, wanted)
+    rest = mixes.rest(longest)
+    longest = np.minimum(longest, _longest_wanted(table, row, rest.total, limit_s, wanted, rest.after))
+    return MixPlacement(table, row, mix, mixes.by_type).reaches(longest)
 
 
 def _by_type(table: Coefficients, row: Ints) -> list[Stages]:
     """The stages of each chip type at every place, next to whatever others."""
-    shape = len(row), int(table.rows.pp[row[0]])
+    distinct, back = np.unique(row, return_inverse=True)
+    distinct = np.repeat(distinct, 2) if len(distinct) == 1 else distinct  # `take` leaves arrays of one row as they are
+    shape = len(distinct), int(table.rows.pp[row[0]])
     chips = (np.full(shape, chip, dtype=np.int64) for chip in range(len(table.time.layer)))
-    return [table.stages(row, of_type, any_neighbours=True) for of_type in chips]
+    return [table.stages(distinct, of_type, any_neighbours=True).take(back) for of_type in chips]
 
 
-def _fixed_in_any_order(table: Coefficients, row: Ints, by_type: list[Stages]) -> Floats:
+def _fixed_in_any_order(table: Coefficients, row: Ints, by_type: list[Stages], used: Bools) -> Floats:
     """`_fixed_in_all` of plans at least, wherever their chip types stand: (n,)."""
     inner = [(stages.fixed + stages.saving)[:, 1:-1].sum(axis=1) for stages in by_type]
-    saved = np.sum([stages.saving[:, 0] for stages in by_type], axis=0)
+    by_runs = np.where(used.T, [stages.saving[:, 0] for stages in by_type], 0.0).sum(axis=0)
+    saved = np.minimum(table.saving_in_all([row] * len(by_type), used), by_runs)
     return np.asarray(np.min(inner, axis=0) - saved + table.least_ends(row))
-
-
-def _after_mix(by_type: list[Stages], counts: Ints, at_least: Floats) -> Floats:
-    """What follows the pipeline on a type's average stage, for the worst type that is sure to be used (or 0)."""
-    seconds = []
-    for chip, stages in enumerate(by_type):
-        mean = np.maximum(at_least[:, chip] / np.maximum(1, counts[:, chip]), stages.chunks[:, 0])
-        after = stages.after_layer[:, 0] * mean + stages.after_fixed.min(axis=1)
-        seconds.append(np.where(at_least[:, chip] > 0, after, 0.0))
-    return np.asarray(np.max(seconds, axis=0))
 
 
 def _smallest(enough: Callable[[Floats], Bools], group: list[Stages], layers: Ints, rounds: int) -> Floats:

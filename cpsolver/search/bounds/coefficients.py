@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Literal
 
@@ -157,6 +157,13 @@ class Coefficients:
             return np.stack(parts)[:, back]
 
         return self._saving.of(row, work_out)
+
+    def saving_in_all(self, rows: Sequence[Ints], used: Bools) -> Floats:
+        """The most that all layers together take less than as many mean layers, each on any chip type that is `used`,
+        (n, types), 0 on a single one: seconds, (n,). `rows`: each type's own, (n,) each."""
+        counts = counts_before(self.problem.model, 1)[:, -1]
+        saved = np.stack([-extra[:, row] for extra, row in zip(self.time.kind_layer, rows, strict=True)])
+        return np.asarray(counts @ np.where(used.T[:, None], saved, -np.inf).max(axis=0))
 
     def states_saving(self, row: Ints) -> Floats:
         """The same of states, in bytes: (n,)."""

@@ -83,6 +83,11 @@ class Stages:
         allowed = {kind: np.concatenate([block.allowed[kind] for block in blocks], axis=1) for kind in RECOMPUTE_KINDS}
         return cls(**arrays, allowed=allowed)
 
+    @property
+    def pp(self) -> int:
+        """How many stages there are."""
+        return int(self.fixed.shape[1])
+
     def stage(self, place: int) -> Stages:
         """Those at one place of the pipelines: arrays (n, 1)."""
         arrays = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "allowed"}
