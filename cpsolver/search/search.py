@@ -253,8 +253,9 @@ class _Search:
         undecided, rows = len(self._found) < self._top, self._rows()
         if not undecided:
             agenda.bring_back()
-            if self._diverse and limit > _LOOSE * self._found[0].score and self._lower_limit(limit, rows):
-                return
+        loose = self._found and limit > _LOOSE * self._found[0].score and (not undecided or self._mixes < _MIXES)
+        if self._diverse and loose and self._lower_limit(limit, rows):
+            return
         busy, closed, loosest = min(rows, agenda.mix, agenda.plan), self._next_branch(), self._limits().loosest * _CLOSE
         if agenda.plan < (INFINITE if undecided else _PROMISING * limit) and self._eager:
             self._eager -= 1

@@ -168,8 +168,11 @@ def _plan_bounds(
     below = np.nonzero(bound < limits)[0]
     if placement is not None and len(below):
         row, chips, slowest, wanted = row[below], chips[below], slowest[below], wanted.of(below)
-        slowest = np.maximum(slowest, _smallest_placed(placement.take(below), slowest, longest[below]))
-        bound[below] = wanted.lifted(*_plan_bounds_from(table, row, chips, stages.take(below), slowest))
+        placement, longest, stages = placement.take(below), longest[below], stages.take(below)
+        slowest = np.maximum(slowest, _smallest_placed(placement, slowest, longest))
+        held = placement.held(longest)
+        found = wanted.lifted(*_plan_bounds_from(table, row, chips, stages, slowest, held))
+        bound[below] = np.where(found < limits[below], found, _NO_USE)
     return bound
 
 
@@ -272,14 +275,26 @@ class _Schedules:
 
 
 def _plan_bounds_from(
-    table: Coefficients, row: Ints, chips: Ints, stages: Stages, slowest: Floats
+    table: Coefficients,
+    row: Ints,
+    chips: Ints,
+    stages: Stages,
+    slowest: Floats,
+    held: tuple[Ints, Ints] | None = None,
 ) -> tuple[Floats, Floats]:
-    """`_over_edges` of plans."""
+    """`_over_edges` of plans; `held`: the least and the most places of each stage in a chunk, where they are known."""
     layers, fixed = _layers(table, row), _fixed_in_all(table, row, stages, chips)
     schedules = _Schedules(table, row, stages)
+    if held is not None:
+        at_least, at_most = (stages.chunks * places for places in held)
+        slowest = np.where((at_most >= 0).all(axis=1) & (at_most.sum(axis=1) >= layers), slowest, np.inf)
 
     def rest(longest: Floats) -> _Rest:
-        most, least = schedules.least_layers(np.maximum(stages.most_layers(longest), stages.chunks))
+        most = np.maximum(stages.most_layers(longest), stages.chunks)
+        if held is not None:
+            most = np.maximum(np.minimum(most, at_most), stages.chunks)
+        most, least = schedules.least_layers(most)
+        least = least if held is None else np.maximum(least, at_least)
         total = _cheapest(stages.layer.T, most.T, least.T, layers) + fixed
         recompute = stages.least_recompute_s(least)
         ends = schedules.ends(schedules.work(least, recompute))

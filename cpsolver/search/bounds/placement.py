@@ -21,6 +21,10 @@ _KINDS: tuple[RecomputeKind, ...] = ("block", "selective", "uniform")
 """Those that recompute."""
 
 
+_WIDEST = 6
+"""Of stages that may begin at more places than that it is not looked at how many layers they hold from each."""
+
+
 @dataclass(frozen=True)
 class _Lanes:
     """Of n rows on one chip type each, by place from the model's beginning, (n, places): what a stage holds up to there
@@ -50,6 +54,13 @@ class _Lanes:
     def take(self, rows: Ints) -> _Lanes:
         """Those of some of the rows."""
         return _Lanes(self.layers[rows], self.states[rows], self.time[rows])
+
+    def backward(self, end: Ints) -> _Lanes:
+        """Those by place from the model's end, the places of each row ending with that."""
+        rows, from_end = np.arange(len(end))[:, None], end[:, None] - np.arange(self.layers.shape[1])
+        there, past = np.maximum(from_end, 0), from_end < 0
+        states, time = (part[rows, end[:, None]] - part[rows, there] for part in (self.states, self.time))
+        return _Lanes(self.layers, np.where(past, np.inf, states), np.where(past, np.inf, time))
 
     def from_place(self, at: Ints, most: int) -> _Lanes:
         """From a place of each row to so many further; where there are fewer the last one again."""
@@ -82,13 +93,46 @@ class Placement:
 
     def reaches(self, bottleneck: Floats) -> Bools:
         """Whether the stages hold the whole model when none takes longer than that: (n,)."""
-        at = np.zeros(len(self._end), dtype=np.int64)
+        return np.asarray(self._ends(bottleneck)[:, -1] == self._end)
+
+    def _ends(self, bottleneck: Floats) -> Ints:
+        """The furthest that the stages reach, one after the other; -1 from one on that holds too little: (n, pp)."""
+        ends, at = np.full(self._chips.shape, -1), np.zeros(len(self._end), dtype=np.int64)
         good = np.ones(len(at), dtype=np.bool_)
         for place, stage in enumerate(self._stages):
             to = np.minimum(_furthest(stage, self._at(place), at, bottleneck), self._end - (self._pp - 1 - place))
             good &= to >= at + (place == 0)  # see `_furthest`
             at = np.where(good, to, at)
-        return np.asarray(good & (at == self._end))
+            ends[good, place] = to[good]
+        return ends
+
+    def held(self, bottleneck: Floats) -> tuple[Ints, Ints]:
+        """The least and the most places that each stage holds when none takes longer than that, (n, pp) each; 0 and -1
+        where they do not hold the whole model."""
+        ends, from_end = self._ends(bottleneck), self._backward()._ends(bottleneck)
+        whole = ((ends[:, -1] == self._end) & (from_end[:, -1] == self._end))[:, None]
+        first = self._end[:, None] - from_end[:, ::-1]
+        last = np.pad(ends[:, :-1], ((0, 0), (1, 0)))
+        least = np.maximum(1, np.concatenate([first[:, 1:], self._end[:, None]], axis=1) - last)
+        most = np.stack([self._most_from(place, first, last, ends, bottleneck) for place in range(self._pp)], axis=1)
+        return np.where(whole, least, 0), np.where(whole, most, -1)
+
+    def _most_from(self, place: int, first: Ints, last: Ints, ends: Ints, bottleneck: Floats) -> Ints:
+        """The most places that a stage holds that begins between two places, inclusive, and ends by another: (n,)."""
+        first, last, end = first[:, place], np.maximum(first, last)[:, place], ends[:, place]
+        most, lanes = np.where(last - first < _WIDEST, 0, end - first), self._at(place)
+        for further in range(min(_WIDEST, int((last - first).max(initial=0)) + 1)):
+            at = np.clip(first + further, 0, last)
+            to = np.minimum(_furthest(self._stages[place], lanes, at, bottleneck), end)
+            most = np.maximum(most, to - at)
+        return most
+
+    def _backward(self) -> Placement:
+        """The same pipelines from their end to their beginning."""
+        part = copy(self)
+        part._chips, part._stages = self._chips[:, ::-1], self._stages[::-1]
+        part._lanes = {chip: lanes.backward(self._end) for chip, lanes in self._lanes.items()}
+        return part
 
     def _at(self, place: int) -> _Lanes:
         """What the chips at that place hold."""
