@@ -13,7 +13,7 @@ import numpy as np
 
 from cpsolver.cost.shard import Floats, Ints
 from cpsolver.search.arrangements import arrangements, next_counts
-from cpsolver.search.bounds.bounds import ByEvents, may_reach, mix_bound, plan_bound, several_kinds
+from cpsolver.search.bounds.bounds import ByEvents, may_reach, mix_bound, placed_bound, plan_bound, several_kinds
 from cpsolver.search.bounds.coefficients import Coefficients
 from cpsolver.search.bounds.quick import quick_bound
 from cpsolver.search.filters import may_mix
@@ -140,11 +140,15 @@ def _bounded(ways: list[_Way], limits: Limits) -> Iterator[Child]:
     rates = branch.objective.rates(table.rows.stage_devices[row], table.rows.pp[row], least, most)
     seconds = np.maximum(quick_bound(table.take(row), most=most), [way.node.seconds for way in ways])
     bounds, limit = branch.objective.bounds(seconds, rates), limits.of_rows(table.rows, row)
-    left = np.nonzero(bounds < limit)[0]
-    # Of layers of several kinds `may_reach` tells more than their mean does, if there is a limit.
-    if len(left) and not (limits.known and several_kinds(branch.problem)):
-        of_use = limits.wanted(branch.objective, table.rows, row[left], rates[left])
-        seconds[left] = np.maximum(seconds[left], mix_bound(table, row[left], least[left], most[left], of_use))
+    left, mean = np.nonzero(bounds < limit)[0], True
+    if limits.known and several_kinds(branch.problem):
+        # Of layers of several kinds more is known in their places than of their mean, if there is a limit.
+        left, mean = left[(least == most).all(axis=1)[left]], False
+    if len(left):
+        of_use, own = limits.wanted(branch.objective, table.rows, row[left], rates[left]), (row[left], least[left])
+        late = branch.objective.latest_limits_s(limit[left], rates[left])
+        found = mix_bound(table, *own, most[left], of_use) if mean else placed_bound(table, *own, late, of_use)
+        seconds[left] = np.maximum(seconds[left], found)
         bounds = np.maximum(branch.objective.bounds(seconds, rates), [way.node.bound for way in ways])
     for index in np.nonzero(bounds < limit)[0].tolist():
         way = ways[index]

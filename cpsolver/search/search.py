@@ -51,6 +51,8 @@ elsewhere."""
 _LOOSE = 1.4
 """A limit that is so many times the best plan's score is loose: plans of more families lower it. No proof depends on
 that; h3 of benchmarks/hard.py takes 4 to 7 % longer with 1.3 and 1.6."""
+_NEAR = 1.03
+"""Rows and mixes whose bounds are farther from the least wait, however few there are: the limit may spare them."""
 _EAGER = 8
 """Plans that are solved in one go although bounds are open that are smaller than theirs."""
 _MIXES = 64
@@ -304,7 +306,8 @@ class _Search:
         if self._dives:
             self._agenda.add_all(self._dive(self._agenda.take_mixes(1, limits.loosest * _CLOSE)))
             return
-        nodes = self._agenda.take_mixes(self._pace.most("mixes", most), limits.loosest * _CLOSE)
+        below = min(limits.loosest * _CLOSE, _NEAR * self._agenda.mix)
+        nodes = self._agenda.take_mixes(self._pace.most("mixes", most), below)
         if self._diverse and self._patient and len(self._found) < self._top:
             nodes = [node for node in nodes if not self._set_apart(node)]
         self._open(nodes)
@@ -368,10 +371,10 @@ class _Search:
         K-th best falls fastest so. False: there are none.
         """
         nodes = self._agenda.take_others(self._tried.union(self._families), _PROMISING * limit, _EAGER)
+        self._tried.update(node.block.families[node.row] for node in nodes)
         plans = self._dive(nodes)
         try:
             while plans:
-                self._tried.add(plans[0].block.families[plans[0].row])
                 if plans[0].bound < self._limit_of(plans[0]):
                     self._solve(plans[0])
                 del plans[0]

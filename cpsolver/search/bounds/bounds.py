@@ -28,6 +28,8 @@ _MIX_ROUNDS = 13
 """The same of mixes: plans have closer bounds. With 8 that workload takes four times as long."""
 _PLACEMENT_ROUNDS = 9
 """The same where it starts from a good bound."""
+_COARSE_ROUNDS = 5
+"""The same of mixes in their places."""
 _AFTER_ROUNDS = 8
 """The same for what follows the pipeline, which is a small part."""
 _STRETCHES = (1.03, 1.1, 1.3, 1.6, 2.5, 10.0, 1e4)
@@ -483,11 +485,36 @@ def may_reach(table: Coefficients, row: Ints, mix: Ints, limit_s: Floats, wanted
     """Whether `plan_bound` may be below its limits for any order of rows' chip types, each serving so many stages as
     `mix` has, (n, types), where layers are of several kinds; limits as there.
     """
+    placement, longest, _ = _placed_mixes(table, row, mix, limit_s, wanted)
+    return placement.reaches(longest)
+
+
+def placed_bound(
+    table: Coefficients, row: Ints, mix: Ints, limit_s: Floats, wanted: ByEvents | None = None
+) -> Floats:
+    """The same as a bound: a time that no plan takes where none is below its limits."""
+    placement, longest, rest = _placed_mixes(table, row, mix, limit_s, wanted)
+    bound = np.full(len(row), _NO_USE)
+    left = np.nonzero(placement.reaches(longest))[0]
+    if not len(left):
+        return bound
+    (first, second), low = table.weights(row[left]), np.maximum(_LEAST, rest.total[left] / placement.pp)
+    slowest = bisected(placement.take(left).reaches, np.minimum(low, longest[left]), longest[left], _COARSE_ROUNDS)
+    by_formula = (first * slowest + second * rest.total[left] + rest.after[left]) * SAFETY
+    # Of plans that may be of use by events alone no more is known.
+    bound[left] = by_formula if wanted is None else np.minimum(by_formula, wanted.of(left).formula_s)
+    return bound
+
+
+def _placed_mixes(
+    table: Coefficients, row: Ints, mix: Ints, limit_s: Floats, wanted: ByEvents | None
+) -> tuple[MixPlacement, Floats, _Rest]:
+    """Mixes in their places, the longest time of a slowest stage that is of use, and what is known within it."""
     mixes, wanted = _Mixes(table, row, mix, mix), wanted or ByEvents(np.full(len(row), np.inf), limit_s)
     longest = _longest_wanted(table, row, mixes.least_in_all, limit_s, wanted)
     rest = mixes.rest(longest)
     longest = np.minimum(longest, _longest_wanted(table, row, rest.total, limit_s, wanted, rest.after))
-    return MixPlacement(table, row, mix, mixes.by_type).reaches(longest)
+    return MixPlacement(table, row, mix, mixes.by_type), longest, rest
 
 
 def _by_type(table: Coefficients, row: Ints) -> list[Stages]:

@@ -155,12 +155,21 @@ class MixPlacement:
 
     def __init__(self, table: Coefficients, row: Ints, mix: Ints, by_type: Sequence[Stages]) -> None:
         """`by_type`: as `Coefficients.stages` has them of rows with that type everywhere, next to any others."""
-        self._mix, (self._rows, self._types), self._pp = mix, mix.shape, by_type[0].fixed.shape[1]
+        self._mix, (self._rows, self._types), self.pp = mix, mix.shape, by_type[0].pp
         self._end = _last_place(table, row)
         spared = table.states_saving(row)[:, None]
         self._stages = Stages.side_by_side([_where_they_stand(stages, spared) for stages in by_type])
         lanes = [_Lanes.of(table, row, chip) for chip in range(self._types)]
         self._lanes = _Lanes.joined(lanes)
+
+    def take(self, rows: Ints) -> MixPlacement:
+        """That of some of the rows."""
+        part = copy(self)
+        part._mix, part._end, part._rows = self._mix[rows], self._end[rows], len(rows)
+        part._stages = self._stages.take(rows)
+        types = self._rows * np.arange(self._types)[:, None]
+        part._lanes = self._lanes.take((types + rows).ravel())
+        return part
 
     def reaches(self, bottleneck: Floats) -> Bools:
         """Whether they hold the whole model in some order when no stage takes longer than that: (n,)."""
@@ -171,7 +180,7 @@ class MixPlacement:
         end, joined = begin + self._mix[row, chip], subset | bits[chip]
         reached, at = np.full((self._rows, len(subsets)), -1), np.full(len(row), -1)
         reached[:, 0] = 0
-        for place in range(self._pp):
+        for place in range(self.pp):
             at = np.where(begin == place, reached[row, subset], at)
             now = np.nonzero((begin <= place) & (place < end) & (at >= 0))[0]
             at[now] = self._along(place, row[now], chip[now], at[now], bottleneck)
@@ -181,9 +190,9 @@ class MixPlacement:
 
     def _along(self, place: int, row: Ints, chip: Ints, at: Ints, bottleneck: Floats) -> Ints:
         """How far stages of chip types at that place of the pipeline reach, -1 where one holds too little: (m,)."""
-        stage = self._stages.at(row, chip * self._pp + place)
+        stage = self._stages.at(row, chip * self.pp + place)
         to = _furthest(stage, self._lanes.take(chip * self._rows + row), at, bottleneck[row])
-        to = np.minimum(to, self._end[row] - (self._pp - 1 - place))
+        to = np.minimum(to, self._end[row] - (self.pp - 1 - place))
         return np.where(to >= at + (place == 0), to, -1)  # see `_furthest`
 
 
