@@ -61,10 +61,12 @@ def opened(nodes: Iterable[Node], limits: Limits) -> Opened:
     found, choices = Opened(), _Ways()
     for alike in _alike(nodes):
         ways = choices.of(alike)
-        decided = iter([way for way in ways if not (way.only and way.whole)])
+        placed = limits.known and several_kinds(alike[0].branch.problem)
+        last = [way.whole and way.only and (way.node.whole or not placed) for way in ways]
+        decided = iter([way for way, orders in zip(ways, last, strict=True) if not orders])
         while some := list(islice(decided, _AT_ONCE)):
             found.children += _bounded(some, limits)
-        whole = _of_use([way for way in ways if way.only and way.whole], limits)
+        whole = _of_use([way for way, orders in zip(ways, last, strict=True) if orders], limits)
         plans = ((way, order) for way in whole for order in choices.orders(way))
         while pairs := list(islice(plans, _AT_ONCE)):
             found.orders += len(pairs)

@@ -28,7 +28,7 @@ _MIX_ROUNDS = 13
 """The same of mixes: plans have closer bounds. With 8 that workload takes four times as long."""
 _PLACEMENT_ROUNDS = 9
 """The same where it starts from a good bound."""
-_COARSE_ROUNDS = 5
+_COARSE_ROUNDS = 7
 """The same of mixes in their places."""
 _AFTER_ROUNDS = 8
 """The same for what follows the pipeline, which is a small part."""
