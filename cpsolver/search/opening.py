@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
+from math import factorial
 
 import numpy as np
 
 from cpsolver.cost.shard import Floats, Ints
+from cpsolver.problem.problem import Problem
 from cpsolver.search.arrangements import arrangements, next_counts
 from cpsolver.search.bounds.bounds import ByEvents, may_reach, mix_bound, placed_bound, plan_bound, several_kinds
 from cpsolver.search.bounds.coefficients import Coefficients
@@ -61,7 +63,7 @@ def opened(nodes: Iterable[Node], limits: Limits) -> Opened:
     found, choices = Opened(), _Ways()
     for alike in _alike(nodes):
         ways = choices.of(alike)
-        placed = limits.known and several_kinds(alike[0].branch.problem)
+        placed = _are_placed(alike[0].branch.problem, limits)
         last = [way.whole and way.only and (way.node.whole or not placed) for way in ways]
         decided = iter([way for way, orders in zip(ways, last, strict=True) if not orders])
         while some := list(islice(decided, _AT_ONCE)):
@@ -141,21 +143,30 @@ def _bounded(ways: list[_Way], limits: Limits) -> Iterator[Child]:
     least, most = (np.array([getattr(way, name) for way in ways], dtype=np.int64) for name in ("least", "most"))
     rates = branch.objective.rates(table.rows.stage_devices[row], table.rows.pp[row], least, most)
     seconds = np.maximum(quick_bound(table.take(row), most=most), [way.node.seconds for way in ways])
-    bounds, limit = branch.objective.bounds(seconds, rates), limits.of_rows(table.rows, row)
-    left, mean = np.nonzero(bounds < limit)[0], True
-    if limits.known and several_kinds(branch.problem):
+    limit, known = limits.of_rows(table.rows, row), np.array([way.node.bound for way in ways])
+    bounds = np.maximum(branch.objective.bounds(seconds, rates), known)
+    left, mean = np.nonzero(bounds < limit)[0], not (limits.known and several_kinds(branch.problem))
+    if not mean:
         # Of layers of several kinds more is known in their places than of their mean, if there is a limit.
-        left, mean = left[(least == most).all(axis=1)[left]], False
+        whole = (least == most).all(axis=1) & _are_placed(branch.problem, limits)
+        left = left[whole[left]]
     if len(left):
         of_use, own = limits.wanted(branch.objective, table.rows, row[left], rates[left]), (row[left], least[left])
         late = branch.objective.latest_limits_s(limit[left], rates[left])
         found = mix_bound(table, *own, most[left], of_use) if mean else placed_bound(table, *own, late, of_use)
         seconds[left] = np.maximum(seconds[left], found)
-        bounds = np.maximum(branch.objective.bounds(seconds, rates), [way.node.bound for way in ways])
+        bounds = np.maximum(branch.objective.bounds(seconds, rates), known)
     for index in np.nonzero(bounds < limit)[0].tolist():
         way = ways[index]
         mix = way.least if way.whole else _known(way)
         yield Child(way.node, float(bounds[index]), float(seconds[index]), mix)
+
+
+def _are_placed(problem: Problem, limits: Limits) -> bool:
+    """Whether mixes get a bound in their places: of layers of several kinds, where there is a limit and where they have
+    more orders than there are sets of chip types with one to follow."""
+    types = len(problem.supplies)
+    return limits.known and several_kinds(problem) and factorial(types) > types << (types - 1)
 
 
 def _known(way: _Way) -> tuple[int, ...]:

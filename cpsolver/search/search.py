@@ -8,6 +8,7 @@ Where devices may idle, the numbers of devices are the first to open: branches, 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from math import factorial
 
@@ -51,6 +52,8 @@ elsewhere."""
 _LOOSE = 1.4
 """A limit that is so many times the best plan's score is loose: plans of more families lower it. No proof depends on
 that; h3 of benchmarks/hard.py takes 4 to 7 % longer with 1.3 and 1.6."""
+_TRIES = 3
+"""So often a family is looked into to lower a loose limit."""
 _NEAR = 1.03
 """Rows and mixes whose bounds are farther from the least wait, however few there are: the limit may spare them."""
 _EAGER = 8
@@ -105,7 +108,7 @@ class _Search:
         self._close: dict[Key, Found] = {}  # all that were solved, by what tells them apart
         self._closest = INFINITE  # bound on what was not run event by event although it might be better that way
         self._families: dict[tuple[object, ...], float] = {}  # of plans found, where they are to be of different ones
-        self._tried: set[tuple[object, ...]] = set()  # families of which any plan was solved to lower a loose limit
+        self._tried = Counter[tuple[object, ...]]()  # how often families were looked into to lower a loose limit
         self._bounded_for = INFINITE  # best score by events for which plans of use by events alone were bounded last
         self._mixes = max(1, min(_MIXES, _ORDERS // factorial(len(problem.supplies))))  # while there is no limit
         self._arrangements = self._solver_calls = self._mesh_solves = 0
@@ -284,7 +287,7 @@ class _Search:
 
     def _rows(self) -> float:
         """The smallest bound of rows in the branches that are open."""
-        return min((branch.lowest for branch in self._opened), default=INFINITE)
+        return min((max(branch.bound, branch.lowest) for branch in self._opened), default=INFINITE)
 
     def _open_rows(self) -> None:
         branch = min(self._opened, key=lambda branch: branch.lowest)
@@ -306,8 +309,9 @@ class _Search:
         if self._dives:
             self._agenda.add_all(self._dive(self._agenda.take_mixes(1, limits.loosest * _CLOSE)))
             return
-        below = min(limits.loosest * _CLOSE, _NEAR * self._agenda.mix)
-        nodes = self._agenda.take_mixes(self._pace.most("mixes", most), below)
+        most, below, near = self._pace.most("mixes", most), limits.loosest * _CLOSE, _NEAR * self._agenda.mix
+        nodes = self._agenda.take_mixes(min(most, self._mixes), below)
+        nodes += self._agenda.take_mixes(most - len(nodes), min(below, near))
         if self._diverse and self._patient and len(self._found) < self._top:
             nodes = [node for node in nodes if not self._set_apart(node)]
         self._open(nodes)
@@ -370,7 +374,8 @@ class _Search:
         """Find first plans of layout families without one, or look for such families among rows that are not open: the
         K-th best falls fastest so. False: there are none.
         """
-        nodes = self._agenda.take_others(self._tried.union(self._families), _PROMISING * limit, _EAGER)
+        known = {*self._families, *(family for family, often in self._tried.items() if often >= _TRIES)}
+        nodes = self._agenda.take_others(known, _PROMISING * limit, _EAGER)
         self._tried.update(node.block.families[node.row] for node in nodes)
         plans = self._dive(nodes)
         try:
@@ -398,6 +403,7 @@ class _Search:
         for rows in bounded:
             for row, pp, bound, seconds in zip(rows.rows, rows.depth, rows.scores, rows.seconds, strict=True):
                 plan = () if branch.problem.mixed else ((pp,), (0,) * pp)
+                bound = max(bound, branch.bound)
                 self._agenda.add(self._agenda.node(bound, seconds, branch, rows.block, row, *plan))
 
     def _solve(self, node: Node) -> None:
