@@ -18,9 +18,11 @@ from cpsolver.cost.tables import MemoryTable, memory_table
 from cpsolver.plans.dimensions import FAMILY
 from cpsolver.plans.strategy import SHARDED
 from cpsolver.problem.problem import Problem
-from cpsolver.search.bounds.bounds import ByEvents, mix_bound, plan_bound
+from cpsolver.search.bounds.bottleneck import ByEvents
+from cpsolver.search.bounds.bounds import plan_bound
 from cpsolver.search.bounds.coefficients import Coefficients
 from cpsolver.search.bounds.dominance import undominated
+from cpsolver.search.bounds.mixes import mix_bound
 from cpsolver.search.bounds.quick import (
     VARIANTS,
     LeastSeconds,

@@ -15,8 +15,10 @@ import numpy as np
 from cpsolver.cost.shard import Floats, Ints
 from cpsolver.problem.problem import Problem
 from cpsolver.search.arrangements import arrangements, next_counts
-from cpsolver.search.bounds.bounds import ByEvents, may_reach, mix_bound, placed_bound, plan_bound, several_kinds
+from cpsolver.search.bounds.bottleneck import ByEvents, several_kinds
+from cpsolver.search.bounds.bounds import plan_bound
 from cpsolver.search.bounds.coefficients import Coefficients
+from cpsolver.search.bounds.mixes import may_reach, mix_bound, placed_bound
 from cpsolver.search.bounds.quick import quick_bound
 from cpsolver.search.filters import may_mix
 from cpsolver.search.frontier import Limits, Node

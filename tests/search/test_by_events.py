@@ -16,8 +16,10 @@ from cpsolver.plans.dimensions import family
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.resolve import resolve
-from cpsolver.search.bounds.bounds import ByEvents, mix_bound, plan_bound
+from cpsolver.search.bounds.bottleneck import ByEvents
+from cpsolver.search.bounds.bounds import plan_bound
 from cpsolver.search.bounds.coefficients import Coefficients
+from cpsolver.search.bounds.mixes import mix_bound
 from cpsolver.search.compile.data import plan_data, scale_for
 from cpsolver.search.compile.warm_start import may_run_within
 from cpsolver.search.objective import MOST_EXCESS, objective_of

@@ -9,8 +9,10 @@ import numpy as np
 
 from cpsolver.problem.problem import Problem
 from cpsolver.search.arrangements import next_counts
-from cpsolver.search.bounds.bounds import mix_bound, plan_bound
+from cpsolver.search.bounds.bottleneck import several_kinds
+from cpsolver.search.bounds.bounds import plan_bound
 from cpsolver.search.bounds.coefficients import Coefficients
+from cpsolver.search.bounds.mixes import mix_bound, placed_bound
 from cpsolver.search.bounds.quick import frame_bound, quick_bound, too_large
 from cpsolver.search.filters import may_mix, most_stages
 from cpsolver.search.space import enumerate_rows
@@ -45,6 +47,14 @@ class Ladder:
         assert rows.pp[row] == pp
         return [*found, float(plan_bound(self.table, at, order[None, :])[0])]
 
+    def below(self, row: int, mix: tuple[int, ...], order: np.ndarray, limit_s: float) -> list[float]:
+        """Those of the mix in its places and of the plan where only what takes less than a limit is of use."""
+        at, limit = np.array([row]), np.array([limit_s])
+        found = [float(plan_bound(self.table, at, order[None, :], limit)[0])]
+        if several_kinds(self.problem):
+            found.append(float(placed_bound(self.table, at, np.array([mix]), limit)[0]))
+        return found
+
     def plans(self, row: int) -> list[tuple[tuple[int, ...], np.ndarray]]:
         return all_orders(self.problem, self.table.rows, row)
 
@@ -64,6 +74,8 @@ def held_bounds(problem: Problem, seed: int) -> Iterator[tuple[bool, float, list
         for mix, chips in ladder.plans(row):
             key, bounds = ladder.key(row, chips), ladder.of(row, mix, chips)
             true = best.get(key, np.inf)
+            if np.isfinite(true):
+                bounds = [*ladder.below(row, mix, chips, true * (1 + 1e-9)), *bounds]
             assert_below(bounds, true, (seed, key))
             yield bool(ladder.table.rows.expert_overlap[row]), true, bounds
 

@@ -1,0 +1,185 @@
+"""From the time of the slowest stage to a bound on the step time, whether a plan is known or only a mix.
+
+The smallest bottleneck time at which all stages together host the model bounds the slowest stage from below. What all
+stages take together, and what follows the pipeline, is bounded by how few layers the others leave to each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from cpsolver.cost.kinds import layer_kinds
+from cpsolver.cost.shard import Bools, Candidates, Floats, Ints
+from cpsolver.problem.problem import Problem
+from cpsolver.search.bounds.coefficients import Coefficients, least_microbatches, turns_at_last, weights
+from cpsolver.search.bounds.quick import NEAR, SAFETY, bisected
+from cpsolver.search.bounds.stages import ROUNDING, WHOLE, Stages
+
+_AFTER_ROUNDS = 8
+"""Halvings of the interval for what follows the pipeline, which is a small part of a step."""
+_EDGES = (1.001, 1.004, 1.015, 1.05, 1.2, np.inf)
+"""Where a bound's bottleneck times are cut, relative to the least: the finer where most bounds are decided."""
+FOREVER = 1e9
+"""Seconds, thirty years: stands for infinite times in sums and products that infinity would make nan."""
+LEAST = 1e-12
+"""Seconds. No stage takes less, and a bottleneck time of 0 cannot be stretched."""
+NO_USE = 1e30
+"""Seconds: stands for what may fit in memory and is of no use."""
+
+
+@dataclass(frozen=True)
+class ByEvents:
+    """What plans are of use: those below `formula_s` by formula, and those below `events_s` by the schedule run event
+    by event, (n,) each. In place of the bound of all others stands a time that no plan takes.
+    """
+
+    formula_s: Floats
+    events_s: Floats
+
+    def of(self, part: Ints) -> ByEvents:
+        """That of some of the plans."""
+        return ByEvents(self.formula_s[part], self.events_s[part])
+
+    def lifted(self, by_formula: Floats, by_events: Floats) -> Floats:
+        """The first of these bounds where some plan may be of use."""
+        of_use = (by_formula < self.formula_s) | (by_events < self.events_s)
+        return np.where(of_use, by_formula, np.maximum(by_formula, NO_USE))
+
+
+@dataclass(frozen=True)
+class Rest:
+    """What of plans is known whose slowest stage takes no longer than some time, seconds (n,): the least sum of all
+    stages, the least that follows the pipeline, and the least that any stage's own work and what comes before it take
+    by events.
+    """
+
+    total: Floats
+    after: Floats
+    by_events: Floats | float = 0.0
+
+
+def several_kinds(problem: Problem) -> bool:
+    """Whether layers are of several kinds, so that bounds ask where they stand."""
+    return len(layer_kinds(problem.model)) > 1
+
+
+def first_row(row: Ints) -> Ints:
+    """The row of every plan's first stage."""
+    return row if row.ndim == 1 else row[:, 0]
+
+
+def layers_of(table: Coefficients, row: Ints) -> Ints:
+    """What stands in all places of each plan: (n,)."""
+    return np.asarray(table.rows.places(table.problem.model.layers)[first_row(row)])
+
+
+def longest_wanted(
+    table: Coefficients, row: Ints, in_all: Floats, limit_s: Floats, wanted: ByEvents, after: Floats | float = 0.0
+) -> Floats:
+    """No plan below the limits has a slowest stage that takes longer, `in_all` being the least that all take, and
+    `after` what follows: (n,)."""
+    limit_s, wanted = limit_s - after, ByEvents(wanted.formula_s - after, wanted.events_s - after)
+    first, second = table.weights(row)
+
+    def longest(limit_s: Floats) -> Floats:
+        # With one microbatch only the sum of the stages counts: any slowest stage may do.
+        return np.where(first > 0, (limit_s - second * in_all) / np.maximum(first, ROUNDING), np.inf)
+
+    # As `_by_events_in_all` has it, all stages together and the slowest being known from below.
+    rows, more = table.rows, table.rows.microbatches[row] - table.rows.pp[row] - 1
+    turned = (wanted.events_s - 2 * in_all) / np.maximum(more, ROUNDING)
+    in_time = np.where(turns_at_last(rows, row) & (more > 0), turned, np.inf)
+    by_events = np.maximum(
+        longest(wanted.formula_s), np.minimum(in_time, wanted.events_s / table.rows.microbatches[row])
+    )
+    return np.minimum(np.minimum(longest(limit_s), by_events) * (1 + ROUNDING), FOREVER)
+
+
+def over_edges(slowest: Floats, rows: Candidates, row: Ints, rest: Callable[[Floats], Rest]) -> tuple[Floats, Floats]:
+    """Bounds on step time by formula and by events, where the slowest stage works on all microbatches and takes at
+    least `slowest` for each; infinite where that is.
+
+    The range of the slowest stage's time is cut at `_EDGES`. A plan whose slowest stage lies between two of them pays
+    for the lower one at least, and besides what `rest` says of the upper one.
+    """
+    (first, second), times = weights(rows, row), least_microbatches(rows, row)
+    possible = np.isfinite(slowest)
+    least = np.where(possible, slowest, FOREVER)
+    best, by_events, start = np.full(len(slowest), np.inf), np.full(len(slowest), np.inf), least
+    for edge in _EDGES:
+        end = np.minimum(least * edge, FOREVER)
+        others = rest(end)
+        by_formula = np.maximum(first * start + second * others.total, times * start)
+        best = np.minimum(best, by_formula + others.after)
+        in_all = np.maximum(_by_events_in_all(rows, row, start, others.total), others.by_events)
+        by_events = np.minimum(by_events, in_all + others.after)
+        start = end
+    return np.where(possible, best, np.inf) * SAFETY, np.where(possible, by_events, np.inf) * SAFETY
+
+
+def _by_events_in_all(rows: Candidates, row: Ints, slowest: Floats, total: Floats) -> Floats:
+    """The least seconds of pipelines run event by event by the least of their slowest stage and of all stages: (n,).
+
+    It works on all microbatches; and in 1F1B, wherever it stands among stages that are no slower, what comes before it
+    and its `detour_s` are at least 2 * (all others) - (pp - 1) * slowest.
+    """
+    times = rows.microbatches[row]
+    turned = np.where(turns_at_last(rows, row), 2.0 * total - (rows.pp[row] + 1) * slowest, 0.0)
+    return np.asarray(times * slowest + np.maximum(0.0, turned))
+
+
+@dataclass(frozen=True)
+class After:
+    """What follows the pipeline on stages of each layer and besides, seconds, and the `chunks` of whose number their
+    layers are a multiple: (n, k) or (n, 1)."""
+
+    layer: Floats
+    fixed: Floats
+    chunks: Floats
+
+
+def least_after(after: After, most: Floats, low: Floats, layers: Ints, count: Ints | int = 1) -> Floats:
+    """The least seconds that follow the pipeline on the worst stage, no less than `low`, where groups of `count` stages
+    have no more than `most` layers each, (n, k), and all of them together: (n,)."""
+
+    def enough(limit: Floats) -> Bools:
+        held = np.maximum(0.0, limit[:, None] - after.fixed) / np.maximum(after.layer, LEAST)
+        held = np.floor(held / after.chunks + WHOLE) * after.chunks
+        return np.asarray(np.minimum(most, count * held).sum(axis=1) >= layers)
+
+    high = np.maximum(low, (after.layer * most + after.fixed).max(axis=1))
+    return np.where(enough(low), low, bisected(enough, low, high, _AFTER_ROUNDS))
+
+
+def smallest(enough: Callable[[Floats], Bools], group: list[Stages], layers: Ints, rounds: int) -> Floats:
+    """The smallest bottleneck time that is enough, rounded down; infinite where none is."""
+    fastest = np.min([stages.layer.min(axis=1) for stages in group], axis=0)
+    high = np.max([longest_if_whole(stages, layers) for stages in group], axis=0)
+    saving = np.max([stages.saving.max(axis=1) for stages in group], axis=0)
+    low = np.maximum(LEAST, fastest * layers / group[0].fixed.shape[1] - saving) * SAFETY
+    possible = enough(high)
+    near = np.minimum(high, low * NEAR)
+    high = np.where(enough(near), near, high)
+    return np.where(possible, bisected(enough, low, high, rounds), np.inf)
+
+
+def longest_if_whole(stages: Stages, layers: Ints) -> Floats:
+    """Seconds of the slowest stage if it held the whole model and recomputed all of it."""
+    layer = stages.layer + np.maximum(stages.recompute, stages.set_seconds.max(axis=0, initial=0.0))
+    return np.asarray((layer * layers[:, None] + stages.fixed).max(axis=1))
+
+
+def cheapest(cost: Floats, room: Floats, least: Floats, layers: Ints) -> Floats:
+    """Least cost of placing `layers` over slots (k, n) of that room, at least `least` in each."""
+    order = np.argsort(cost, axis=0, kind="stable")
+    cost, room, least = (np.take_along_axis(a, order, axis=0) for a in (cost, room, least))
+    left = layers - least.sum(axis=0)
+    total = (cost * least).sum(axis=0)
+    for index in range(len(cost)):
+        taken = np.clip(np.minimum(room[index] - least[index], left), 0.0, None)
+        total = total + cost[index] * taken
+        left = left - taken
+    return np.asarray(total + np.maximum(left, 0.0) * cost[-1])
