@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -81,3 +82,39 @@ def test_a_mix_reaches_as_far_as_the_best_of_its_orders() -> None:
                 assert reached == any(part.reaches(longest)[0] for part in parts)
                 seen.add((reached, all(part.reaches(longest)[0] for part in parts), len(orders) > 1))
     assert {(True, False, True), (True, True, True), (False, False, True)} <= seen
+
+
+def test_stages_hold_what_some_split_gives_them() -> None:
+    """All splits of 14 layers over four stages on two chip types, dense layers before experts: the least and the most
+    that each stage holds in any that is in time is what is said of it."""
+    chips = {"a": chip_spec(100), "b": chip_spec(300)}
+    model = model_spec(layers=14, moe={"experts": 4, "top_k": 2, "expert_ffn": 4096, "first_dense": 4})
+    problem = problem_of(chips, model, 4, 2, 16, 512)
+    rows = enumerate_rows(problem).rows
+    table = Coefficients(problem, rows.take(np.nonzero((rows.pp == 4) & (rows.vpp == 1))[0][:3]))
+    splits = [np.diff((0, *cuts, 14)) for cuts in combinations(range(1, 14), 3)]
+    narrow = 0
+    for row, order in product(range(len(table.rows)), ((0, 0, 1, 1), (1, 1, 0, 0))):
+        at, chips_at = np.array([row]), np.array([order])
+        lanes = np.array([_prefix(table, row, chip) for chip in range(2)])
+        stages = table.stages(at, chips_at)
+        fixed = (stages.fixed + stages.saving)[0]
+        placed = Placement(table, at, chips_at, stages)
+        for longest in np.linspace(0.6, 1.5, 7) * lanes.max() / 4:
+            begin = [np.concatenate([[0], split.cumsum()]) for split in splits]
+            time = [lanes[list(order), ends[1:]] - lanes[list(order), ends[:-1]] + fixed for ends in begin]
+            good = np.array([split for split, of in zip(splits, time, strict=True) if of.max() <= longest])
+            least, most = placed.held(np.array([longest]))
+            if not len(good):
+                assert most.max() == -1
+                continue
+            assert (least[0] <= good.min(axis=0)).all()
+            assert (most[0] >= good.max(axis=0)).all()
+            narrow += int((most[0] == good.max(axis=0)).all() and most.sum() < 4 * 11)
+    assert narrow > 5
+
+
+def _prefix(table: Coefficients, row: int, chip: int) -> np.ndarray:
+    """Seconds of the layers before each place."""
+    beyond = table.beyond_mean(table.time.kind_layer[chip], np.array([row]))[0]
+    return np.asarray(beyond + table.time.layer[chip, row] * np.arange(len(beyond)))
