@@ -71,7 +71,9 @@ def plan_bound(
     if not len(left):
         return bound
     stages, placement = stages if len(left) == len(row) else stages.take(left), None
-    longest[left] = _longest_of_use(table, row[left], chips[left], stages, limits[left], wanted.of(left), longest[left])
+    if table.problem.mixed:
+        asked = limits[left], wanted.of(left), longest[left]
+        longest[left] = _longest_of_use(table, row[left], chips[left], stages, *asked)
     if several_kinds(table.problem):
         placement = Placement(table, row[left], chips[left], stages)
         reached = placement.reaches(longest[left])
