@@ -213,9 +213,10 @@ def _furthest(stage: Stages, lanes: _Lanes, at: Ints, bottleneck: Floats) -> Int
     """
     limit = (bottleneck[:, None] - stage.fixed) * (1 + ROUNDING)
     in_time = (lanes.time <= lanes.time[np.arange(len(at)), at][:, None] + limit).sum(axis=1) - 1
-    way = _Reach(stage, lanes.from_place(at, max(0, int((in_time - at).max(initial=0)))), at, limit)
+    near = lanes.from_place(at, max(0, int((in_time - at).max(initial=0))))
+    way = _Reach(stage, np.arange(len(at)), near, at, limit)
     allowed = {kind: may[:, 0] for kind, may in stage.allowed.items()}
-    best = np.where(allowed["none"] | allowed["block"], np.minimum(in_time, way.fits(stage.plain)), -1)
+    best = np.where(allowed["none"] | allowed["block"], np.minimum(in_time, way.fits(way.own(stage.plain))), -1)
     # Recomputation takes time: it lets those reach further that are short of memory.
     for may, reach in zip(_KINDS, (_Reach.block, _Reach.selective, _Reach.uniform), strict=True):
         short = np.nonzero(allowed[may] & (best < in_time))[0]
@@ -226,9 +227,10 @@ def _furthest(stage: Stages, lanes: _Lanes, at: Ints, bottleneck: Floats) -> Int
 
 @dataclass(frozen=True)
 class _Reach:
-    """Stages of n rows and what they may hold from where they start, `at`: (n, places)."""
+    """Stages of n `rows` of some, and what they may hold from where they start, `at`: (n, places)."""
 
     stage: Stages
+    rows: Ints
     lanes: _Lanes
     at: Ints
     limit: Floats
@@ -237,12 +239,20 @@ class _Reach:
         """Those of some of the rows."""
         if len(rows) == len(self.at):
             return self
-        return _Reach(self.stage.take(rows), self.lanes.take(rows), self.at[rows], self.limit[rows])
+        return _Reach(self.stage, self.rows[rows], self.lanes.take(rows), self.at[rows], self.limit[rows])
+
+    def of(self, part: Floats) -> Floats:
+        """The rows' own of an array of the stages': (n, 1)."""
+        return part[self.rows] if len(part) > 1 else part
+
+    def own(self, need: Need) -> Need:
+        """The same of what layers need."""
+        return Need(self.of(need.seconds), self.of(need.in_flight), self.of(need.once))
 
     @property
     def room(self) -> Floats:
         """Bytes, (n, 1)."""
-        return self.stage.room * (1 + ROUNDING)
+        return self.of(self.stage.room) * (1 + ROUNDING)
 
     def within(self, prefix: Floats, most: Floats) -> Ints:
         """The furthest place up to which a growing quantity grows by no more than that."""
@@ -254,21 +264,21 @@ class _Reach:
 
     def block(self) -> Ints:
         """How far they reach with some layers recomputed."""
-        stage = self.stage
-        held, rate = self.lanes.states + stage.plain.in_flight * self.lanes.layers, stage.seconds_for_byte
-        paid = self.within(self.lanes.time + rate * held, self.limit + rate * (self.room - stage.full))
-        return np.minimum(paid, self.fits(stage.recomputed))
+        stage, plain = self.stage, self.own(self.stage.plain)
+        held, rate = self.lanes.states + plain.in_flight * self.lanes.layers, self.of(stage.seconds_for_byte)
+        paid = self.within(self.lanes.time + rate * held, self.limit + rate * (self.room - self.of(stage.full)))
+        return np.minimum(paid, self.fits(self.own(stage.recomputed)))
 
     def selective(self) -> Ints:
         """How far any set of modules lets them reach: the less of how far its time and its memory do.
 
         The slower a set the less far its time, and the farther its memory: the best is where they meet, or next to it.
         """
-        best, row, count = np.full(len(self.at), -1), np.arange(len(self.at)), len(self.stage.set_seconds)
+        best, by_set, count = np.full(len(self.at), -1), self.stage.by_set, len(self.stage.set_seconds)
         low, high = np.zeros(len(self.at), dtype=np.int64), np.full(len(self.at), count - 1)
         for _ in range(int(count - 1).bit_length() + 1 if count else 0):
             middle = (low + high) // 2
-            need = Need(*(part[middle, row] for part in vars(self.stage.by_set).values()))
+            need = Need(*(part[middle, self.rows] for part in (by_set.seconds, by_set.in_flight, by_set.once)))
             in_time = self.within(self.lanes.time + need.seconds * self.lanes.layers, self.limit)
             fits = self.fits(need)
             best = np.maximum(best, np.minimum(in_time, fits))
@@ -278,10 +288,11 @@ class _Reach:
 
     def uniform(self) -> Ints:
         """How far units of layers recomputed let them reach, of the best size in any fractions."""
-        in_time = self.within(self.lanes.time + self.stage.recompute * self.lanes.layers, self.limit)
+        recomputed = self.own(self.stage.recomputed)
+        in_time = self.within(self.lanes.time + recomputed.seconds * self.lanes.layers, self.limit)
         layers = np.maximum(0.0, self.lanes.layers - self.lanes.layers[:, :1])
-        in_flight = self.stage.recomputed.in_flight * layers
-        held = self.lanes.states - self.lanes.states[:, :1] + uniform_bytes(in_flight, self.stage.full)
+        in_flight, full = recomputed.in_flight * layers, self.of(self.stage.full)
+        held = self.lanes.states - self.lanes.states[:, :1] + uniform_bytes(in_flight, full)
         return np.asarray(np.minimum(in_time, self.at + ((held <= self.room) | (layers == 0)).sum(axis=1) - 1))
 
 
