@@ -17,6 +17,8 @@ from cpsolver.search.cells import merged_least
 from cpsolver.search.frontier import INFINITE, Block, Branch, Node
 from cpsolver.search.result import Cell, Tallies
 
+_TRIES = 3
+"""So often a family is looked into to lower a loose limit."""
 KEY = tuple(name for name in ROW if name not in OWN_BEST)
 """Columns of a row that make a plan another one, as `Strategy.key` has it."""
 
@@ -44,6 +46,7 @@ class Agenda:
         self._apart: list[Node] = []
         self._lowest_apart = INFINITE
         self._count = 0
+        self._taken = Counter[tuple[int, ...]]()  # how often `take_others` took a node of a family
 
     def __len__(self) -> int:
         return len(self._mixes) + len(self._plans) + len(self._apart)
@@ -103,13 +106,17 @@ class Agenda:
         return heapq.heappop(self._plans)
 
     def take_others(self, known: Container[tuple[object, ...]], below: float, families: int) -> list[Node]:
-        """The best node of each of so many layout families that are not known, as far as it is below a limit."""
+        """The best node of each of so many layout families that are not known, as far as it is below a limit: of none
+        more often than is worth it."""
         best: dict[tuple[int, ...], Node] = {}
         for node in (*self._mixes, *self._plans):
             family = node.block.families[node.row]
-            if node.bound < below and family not in known and (family not in best or node < best[family]):
+            if node.bound >= below or family in known or self._taken[family] >= _TRIES:
+                continue
+            if family not in best or node < best[family]:
                 best[family] = node
         taken = heapq.nsmallest(families, best.values())
+        self._taken.update(node.block.families[node.row] for node in taken)
         self._mixes, self._plans = _without(self._mixes, taken), _without(self._plans, taken)
         return taken
 

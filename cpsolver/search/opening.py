@@ -23,6 +23,10 @@ from cpsolver.search.bounds.quick import quick_bound
 from cpsolver.search.filters import may_mix
 from cpsolver.search.frontier import Limits, Node
 
+_MIXES = 64
+"""Rows and mixes that are opened in one go while there is no limit, at most."""
+_ORDERS = 1024
+"""They are opened in no more orders of chip types than that: plans may give a limit."""
 _AT_ONCE = 4096
 """Mixes or plans that are bounded in one go, so that what they need stays below some ten megabytes."""
 
@@ -58,6 +62,17 @@ class _Way:
     @property
     def whole(self) -> bool:
         return self.least == self.most
+
+
+def mixes_at_once(problem: Problem) -> int:
+    """Rows and mixes that are opened in one go while there is no limit."""
+    return max(1, min(_MIXES, _ORDERS // factorial(len(problem.supplies))))
+
+
+def has_many_orders(problem: Problem) -> bool:
+    """Whether mixes have more orders than there are sets of chip types with one to follow: from five types on."""
+    types = len(problem.supplies)
+    return factorial(types) > types << (types - 1)
 
 
 def opened(nodes: Iterable[Node], limits: Limits) -> Opened:
@@ -165,10 +180,8 @@ def _bounded(ways: list[_Way], limits: Limits) -> Iterator[Child]:
 
 
 def _are_placed(problem: Problem, limits: Limits) -> bool:
-    """Whether mixes get a bound in their places: of layers of several kinds, where there is a limit and where they have
-    more orders than there are sets of chip types with one to follow."""
-    types = len(problem.supplies)
-    return limits.known and several_kinds(problem) and factorial(types) > types << (types - 1)
+    """Whether mixes get a bound in their places: of layers of several kinds, where there is a limit."""
+    return limits.known and several_kinds(problem) and has_many_orders(problem)
 
 
 def _known(way: _Way) -> tuple[int, ...]:

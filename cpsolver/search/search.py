@@ -8,9 +8,7 @@ Where devices may idle, the numbers of devices are the first to open: branches, 
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
-from math import factorial
 
 import numpy as np
 
@@ -35,7 +33,7 @@ from cpsolver.search.found import (
 from cpsolver.search.frontier import INFINITE, Branch, Limits, Node
 from cpsolver.search.meshes.search import MeshPlan, MeshSearch
 from cpsolver.search.objective import Objective, objective_of
-from cpsolver.search.opening import Child, opened, rebounded
+from cpsolver.search.opening import Child, has_many_orders, mixes_at_once, opened, rebounded
 from cpsolver.search.pace import OutOfTime, Pace, is_large, plain, with_time_left
 from cpsolver.search.result import Listener, Plan, Progress, Proof, Result, Status, StopReason
 from cpsolver.search.space import Spaces
@@ -52,22 +50,16 @@ elsewhere."""
 _LOOSE = 1.4
 """A limit that is so many times the best plan's score is loose: plans of more families lower it. No proof depends on
 that; h3 of benchmarks/hard.py takes 4 to 7 % longer with 1.3 and 1.6."""
-_TRIES = 3
-"""So often a family is looked into to lower a loose limit."""
 _NEAR = 1.03
 """Rows and mixes whose bounds are farther from the least wait, however few there are: the limit may spare them."""
 _EAGER = 8
 """Plans that are solved in one go although bounds are open that are smaller than theirs."""
-_MIXES = 64
-"""Rows and mixes that are opened in one go while fewer than K plans are known."""
 _MIXES_WITH_LIMIT = 1024
-"""The same once there is a limit."""
+"""Rows and mixes that are opened in one go once there is a limit."""
 _MOST_CLOSE = 64
 """Plans that are run event by event beside the K best by formula, at most."""
 _SCOUT_S = 1.0
 """However short the time, so long a first plan is looked for: any is better than none."""
-_ORDERS = 1024
-"""While there is no limit, mixes are opened in no more orders of chip types than that in one go: plans may give one."""
 
 
 def search(
@@ -108,9 +100,8 @@ class _Search:
         self._close: dict[Key, Found] = {}  # all that were solved, by what tells them apart
         self._closest = INFINITE  # bound on what was not run event by event although it might be better that way
         self._families: dict[tuple[object, ...], float] = {}  # of plans found, where they are to be of different ones
-        self._tried = Counter[tuple[object, ...]]()  # how often families were looked into to lower a loose limit
         self._bounded_for = INFINITE  # best score by events for which plans of use by events alone were bounded last
-        self._mixes = max(1, min(_MIXES, _ORDERS // factorial(len(problem.supplies))))  # while there is no limit
+        self._mixes, self._many_orders = mixes_at_once(problem), has_many_orders(problem)
         self._arrangements = self._solver_calls = self._mesh_solves = 0
         self._solver_seconds = 0.0
         self._unsettled: list[float] = []
@@ -258,8 +249,9 @@ class _Search:
         undecided, rows = len(self._found) < self._top, self._rows()
         if not undecided:
             agenda.bring_back()
-        loose = self._found and limit > _LOOSE * self._found[0].score and (not undecided or self._mixes < _MIXES)
-        if self._diverse and loose and self._lower_limit(limit, rows):
+        unbounded = next((branch for branch in self._opened if branch.unbounded), None)
+        loose = unbounded is None and self._found and limit > _LOOSE * self._found[0].score
+        if loose and self._diverse and (not undecided or self._many_orders) and self._lower_limit(limit, rows):
             return
         busy, closed, loosest = min(rows, agenda.mix, agenda.plan), self._next_branch(), self._limits().loosest * _CLOSE
         if agenda.plan < (INFINITE if undecided else _PROMISING * limit) and self._eager:
@@ -267,7 +259,6 @@ class _Search:
             self._solve_next()  # any K plans are a limit, which spares many a costly bound
             return
         self._eager = _EAGER
-        unbounded = next((branch for branch in self._opened if branch.unbounded), None)
         if unbounded is not None and (self._found or busy >= loosest):
             while unbounded.unbounded and not self._pace.late:
                 unbounded.bound_others(self._limits())  # a first plan needs none of them
@@ -374,9 +365,7 @@ class _Search:
         """Find first plans of layout families without one, or look for such families among rows that are not open: the
         K-th best falls fastest so. False: there are none.
         """
-        known = {*self._families, *(family for family, often in self._tried.items() if often >= _TRIES)}
-        nodes = self._agenda.take_others(known, _PROMISING * limit, _EAGER)
-        self._tried.update(node.block.families[node.row] for node in nodes)
+        nodes = self._agenda.take_others(self._families, _PROMISING * limit, _EAGER)
         plans = self._dive(nodes)
         try:
             while plans:
