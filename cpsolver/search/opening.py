@@ -15,7 +15,7 @@ import numpy as np
 from cpsolver.cost.shard import Floats, Ints
 from cpsolver.problem.problem import Problem
 from cpsolver.search.arrangements import arrangements, next_counts
-from cpsolver.search.bounds.bottleneck import ByEvents, several_kinds
+from cpsolver.search.bounds.bottleneck import ByEvents, has_many_orders, several_kinds
 from cpsolver.search.bounds.bounds import plan_bound
 from cpsolver.search.bounds.coefficients import Coefficients
 from cpsolver.search.bounds.mixes import may_reach, mix_bound, placed_bound
@@ -67,12 +67,6 @@ class _Way:
 def mixes_at_once(problem: Problem) -> int:
     """Rows and mixes that are opened in one go while there is no limit."""
     return max(1, min(_MIXES, _ORDERS // factorial(len(problem.supplies))))
-
-
-def has_many_orders(problem: Problem) -> bool:
-    """Whether mixes have more orders than there are sets of chip types with one to follow: from five types on."""
-    types = len(problem.supplies)
-    return factorial(types) > types << (types - 1)
 
 
 def opened(nodes: Iterable[Node], limits: Limits) -> Opened:

@@ -17,6 +17,7 @@ from cpsolver.plans.dimensions import family
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.search.agenda import Agenda, Key, key_of, name_of, row_counts
+from cpsolver.search.bounds.bottleneck import has_many_orders
 from cpsolver.search.device_counts import BranchGroups, branch_groups, device_counts
 from cpsolver.search.found import (
     Found,
@@ -33,7 +34,7 @@ from cpsolver.search.found import (
 from cpsolver.search.frontier import INFINITE, Branch, Limits, Node
 from cpsolver.search.meshes.search import MeshPlan, MeshSearch
 from cpsolver.search.objective import Objective, objective_of
-from cpsolver.search.opening import Child, has_many_orders, mixes_at_once, opened, rebounded
+from cpsolver.search.opening import Child, mixes_at_once, opened, rebounded
 from cpsolver.search.pace import OutOfTime, Pace, is_large, plain, with_time_left
 from cpsolver.search.result import Listener, Plan, Progress, Proof, Result, Status, StopReason
 from cpsolver.search.space import Spaces
@@ -50,7 +51,7 @@ elsewhere."""
 _LOOSE = 1.4
 """A limit that is so many times the best plan's score is loose: plans of more families lower it. No proof depends on
 that; h3 of benchmarks/hard.py takes 4 to 7 % longer with 1.3 and 1.6."""
-_NEAR = 1.03
+_NEAR = 1.1
 """Rows and mixes whose bounds are farther from the least wait, however few there are: the limit may spare them."""
 _EAGER = 8
 """Plans that are solved in one go although bounds are open that are smaller than theirs."""

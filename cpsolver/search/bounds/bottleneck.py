@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import factorial
 
 import numpy as np
 
@@ -64,6 +65,12 @@ class Rest:
 def several_kinds(problem: Problem) -> bool:
     """Whether layers are of several kinds, so that bounds ask where they stand."""
     return len(layer_kinds(problem.model)) > 1
+
+
+def has_many_orders(problem: Problem) -> bool:
+    """Whether mixes have more orders than there are sets of chip types with one to follow: from five types on."""
+    types = len(problem.supplies)
+    return factorial(types) > types << (types - 1)
 
 
 def first_row(row: Ints) -> Ints:

@@ -13,6 +13,7 @@ import numpy as np
 
 from cpsolver.cost.pipeline_events import detour_s
 from cpsolver.cost.shard import Bools, Floats, Ints
+from cpsolver.problem.problem import Problem
 from cpsolver.search.bounds.bottleneck import (
     FOREVER,
     NO_USE,
@@ -21,6 +22,7 @@ from cpsolver.search.bounds.bottleneck import (
     Rest,
     cheapest,
     first_row,
+    has_many_orders,
     layers_of,
     least_after,
     longest_if_whole,
@@ -124,10 +126,16 @@ def _plan_bounds(
         row, chips, slowest, wanted = row[below], chips[below], slowest[below], wanted.of(below)
         placement, longest, stages = placement.take(below), longest[below], stages.take(below)
         slowest = np.maximum(slowest, _smallest_placed(placement, slowest, longest))
-        held = placement.held(longest) if (longest < FOREVER).any() else None
+        held = placement.held(longest) if _are_held(table.problem, longest) else None
         found = wanted.lifted(*_plan_bounds_from(table, row, chips, stages, slowest, held))
         bound[below] = np.where(found < limits[below], found, NO_USE)
     return bound
+
+
+def _are_held(problem: Problem, longest: Floats) -> bool:
+    """Whether it is worth knowing how many layers each stage holds in its place: where many orders of a mix are nearly
+    as good as each other, and where there is a limit."""
+    return has_many_orders(problem) and bool((longest < FOREVER).any())
 
 
 def _longest_of_use(
