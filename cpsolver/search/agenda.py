@@ -106,8 +106,8 @@ class Agenda:
         return heapq.heappop(self._plans)
 
     def take_others(self, known: Container[tuple[object, ...]], below: float, families: int) -> list[Node]:
-        """The best node of each of so many layout families that are not known, as far as it is below a limit: of none
-        more often than is worth it."""
+        """The best node of each of so many layout families that are not known, as far as it is below a limit; of a
+        family `_TRIES` times at most."""
         best: dict[tuple[int, ...], Node] = {}
         for node in (*self._mixes, *self._plans):
             family = node.block.families[node.row]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,11 @@ from cpsolver.cost.kinds import layer_kinds
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.plans.dimensions import family
 from cpsolver.problem.problem import Problem
+from cpsolver.search import opening
+from cpsolver.search import search as engine
+from cpsolver.search.bounds import bounds
 from cpsolver.search.bounds.coefficients import Coefficients
+from cpsolver.search.bounds.mixes import placed_bound
 from cpsolver.search.bounds.quick import frame_bound, least_seconds, quick_bound, too_large
 from cpsolver.search.objective import objective_of
 from cpsolver.search.search import search
@@ -74,6 +79,36 @@ def test_the_best_plans_are_those_of_brute_force(part: int, idle: bool, bend: bo
         found.update(problems=1, feasible=bool(every), mixed=mixed, three=len(problem.supplies) == 3)
     assert found["feasible"] >= 2
     assert found["mixed"] >= 1
+
+
+@pytest.mark.parametrize("start", [0, full(100), *(night(start) for start in range(200, 1000, 100))])
+def test_what_is_done_of_many_types_finds_the_same(start: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With few types as if they had many orders, and a limit from the beginning: mixes wait with their own bounds,
+    and plans fall by the layers that stages hold."""
+    asked, found = Counter[str](), Counter[str]()
+
+    def many(_: Problem) -> bool:
+        return True
+
+    def counted(*asks: Any) -> np.ndarray:
+        asked["mixes"] += 1
+        return np.asarray(placed_bound(*asks))
+
+    for module in (opening, engine, bounds):
+        monkeypatch.setattr(module, "has_many_orders", many)
+    monkeypatch.setattr(opening, "placed_bound", counted)
+    for seed in range(start, start + 15):
+        problem = mixture_problem(seed)
+        if problem.mixed and all(small_enough(sized, LARGEST) for sized in sizes(problem)):
+            with quick_tables():
+                every, mixed = best_scores(problem)
+                below = 1.1 * every[0] if every else 1.0
+                plans, objective = search(problem, below=below).plans, objective_of(problem)
+            scores = [objective.score(plan.strategy, plan.evaluation.step_time_s) for plan in plans]
+            assert scores == pytest.approx([score for score in every[:3] if score < below], rel=1e-9), seed
+            found.update(problems=1, mixed=mixed)
+    assert found["mixed"] > 1
+    assert asked["mixes"] > 1
 
 
 @pytest.mark.parametrize("seed", first(4, range(40)))

@@ -22,7 +22,7 @@ _KINDS: tuple[RecomputeKind, ...] = ("block", "selective", "uniform")
 
 
 _WIDEST = 6
-"""Of stages that may begin at more places than that it is not looked at how many layers they hold from each."""
+"""A stage that may begin at more places than that is not looked at from each of them."""
 
 
 @dataclass(frozen=True)
