@@ -52,7 +52,7 @@ _LOOSE = 1.4
 """A limit that is so many times the best plan's score is loose: plans of more families lower it. No proof depends on
 that; h3 of benchmarks/hard.py takes 4 to 7 % longer with 1.3 and 1.6."""
 _NEAR = 1.1
-"""Beyond the first few, rows and mixes wait whose bounds are so many times the least: the limit may spare them."""
+"""Where mixes have many orders all but a few wait whose bounds are so many times the least: the limit may spare them."""
 _EAGER = 8
 """Plans that are solved in one go although bounds are open that are smaller than theirs."""
 _MIXES_WITH_LIMIT = 1024
@@ -301,9 +301,10 @@ class _Search:
         if self._dives:
             self._agenda.add_all(self._dive(self._agenda.take_mixes(1, limits.loosest * _CLOSE)))
             return
-        most, below, near = self._pace.most("mixes", most), limits.loosest * _CLOSE, _NEAR * self._agenda.mix
-        nodes = self._agenda.take_mixes(min(most, self._mixes), below)
-        nodes += self._agenda.take_mixes(most - len(nodes), min(below, near))
+        most, below = self._pace.most("mixes", most), limits.loosest * _CLOSE
+        first = min(most, self._mixes) if self._many_orders else most
+        nodes, near = self._agenda.take_mixes(first, below), min(below, _NEAR * self._agenda.mix)
+        nodes += self._agenda.take_mixes(most - first, near)
         if self._diverse and self._patient and len(self._found) < self._top:
             nodes = [node for node in nodes if not self._set_apart(node)]
         self._open(nodes)
