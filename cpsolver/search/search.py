@@ -52,7 +52,7 @@ _LOOSE = 1.4
 """A limit that is so many times the best plan's score is loose: plans of more families lower it. No proof depends on
 that; h3 of benchmarks/hard.py takes 4 to 7 % longer with 1.3 and 1.6."""
 _NEAR = 1.1
-"""Where mixes have many orders all but a few wait whose bounds are so many times the least: the limit may spare them."""
+"""Where mixes have many orders all but a few wait whose bounds are so many times the least: a limit may spare them."""
 _EAGER = 8
 """Plans that are solved in one go although bounds are open that are smaller than theirs."""
 _MIXES_WITH_LIMIT = 1024
