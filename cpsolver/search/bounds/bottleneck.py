@@ -179,8 +179,9 @@ def longest_if_whole(stages: Stages, layers: Ints) -> Floats:
     return np.asarray((layer * layers[:, None] + stages.fixed).max(axis=1))
 
 
-def cheapest(cost: Floats, room: Floats, least: Floats, layers: Ints) -> Floats:
-    """Least cost of placing `layers` over slots (k, n) of that room, at least `least` in each."""
+def cheapest(cost: Floats, room: Floats, least: Floats, layers: Ints | int) -> Floats:
+    """Least cost of placing `layers` over slots (k, n) of that room, at least `least` in each; what none has room for
+    counts as in the dearest."""
     order = np.argsort(cost, axis=0, kind="stable")
     cost, room, least = (np.take_along_axis(a, order, axis=0) for a in (cost, room, least))
     left = layers - least.sum(axis=0)

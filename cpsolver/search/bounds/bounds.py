@@ -8,12 +8,12 @@ stays a bound.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from cpsolver.cost.pipeline_events import detour_s
 from cpsolver.cost.shard import Bools, Floats, Ints
-from cpsolver.problem.problem import Problem
 from cpsolver.search.bounds.bottleneck import (
     FOREVER,
     NO_USE,
@@ -63,110 +63,132 @@ def plan_bound(
     get a time that no plan takes: most are seen by one look at whether stages that fast hold the model.
     """
     limits = np.broadcast_to(limit_s, len(row))
-    wanted = wanted or ByEvents(np.full(len(row), np.inf), limits)
-    stages, layers = table.stages(row, chips), layers_of(table, row)
-    in_all = layers * stages.layer.min(axis=1) + _fixed_in_all(table, row, stages, chips)
-    longest = longest_wanted(table, first_row(row), in_all, limits, wanted)
-    hosts = _hosting(table, row, stages)
-    soon = hosts(longest)
-    bound, left = np.where(soon | hosts(longest_if_whole(stages, layers)), NO_USE, np.inf), np.nonzero(soon)[0]
+    plans = _Plans.of(table, row, chips, limits, wanted or ByEvents(np.full(len(row), np.inf), limits))
+    hosts = _hosting(plans)
+    soon, ever = hosts(plans.longest), hosts(longest_if_whole(plans.stages, plans.layers))
+    bound, left = np.where(soon | ever, NO_USE, np.inf), np.nonzero(soon)[0]
     if not len(left):
         return bound
-    stages, placement = stages if len(left) == len(row) else stages.take(left), None
+    plans, placement = plans.take(left), None
     if table.problem.mixed:
-        asked = limits[left], wanted.of(left), longest[left]
-        longest[left] = _longest_of_use(table, row[left], chips[left], stages, *asked)
+        plans = replace(plans, longest=_longest_of_use(plans))
     if several_kinds(table.problem):
-        placement = Placement(table, row[left], chips[left], stages)
-        reached = placement.reaches(longest[left])
-        bound[left[~reached & (longest[left] == FOREVER)]] = np.inf
+        placement = Placement(table, plans.row, plans.chips, plans.stages)
+        reached = placement.reaches(plans.longest)
+        bound[left[~reached & (plans.longest == FOREVER)]] = np.inf
         part = np.nonzero(reached)[0]
-        left, stages, placement = left[part], stages.take(part), placement.take(part)
+        left, plans, placement = left[part], plans.take(part), placement.take(part)
     if len(left):
-        asked = limits[left], wanted.of(left), longest[left]
-        bound[left] = _plan_bounds(table, row[left], chips[left], stages, *asked, placement)
+        bound[left] = _plan_bounds(plans, placement)
     return bound
 
 
-def _hosting(table: Coefficients, row: Ints, stages: Stages) -> Callable[[Floats], Bools]:
-    """Whether stages of known chips hold all layers when none takes longer than a bottleneck time."""
-    layers, equal = layers_of(table, row), table.equal[first_row(row)]
+@dataclass(frozen=True)
+class _Plans:
+    """n plans with the same pp: their `layers`, the seconds without layers of all stages, what they have to beat, and
+    the `longest` time of a slowest stage with which they may; seconds (n,)."""
+
+    table: Coefficients
+    row: Ints
+    chips: Ints
+    stages: Stages
+    layers: Ints
+    fixed: Floats
+    limits: Floats
+    wanted: ByEvents
+    longest: Floats
+
+    @classmethod
+    def of(cls, table: Coefficients, row: Ints, chips: Ints, limits: Floats, wanted: ByEvents) -> _Plans:
+        """As `plan_bound` has them."""
+        stages, layers = table.stages(row, chips), layers_of(table, row)
+        fixed = _fixed_in_all(table, row, stages, chips)
+        longest = longest_wanted(table, first_row(row), layers * stages.layer.min(axis=1) + fixed, limits, wanted)
+        return cls(table, row, chips, stages, layers, fixed, limits, wanted, longest)
+
+    def take(self, part: Ints) -> _Plans:
+        """Some of the plans."""
+        if len(part) == len(self.row):
+            return self
+        names = ("row", "chips", "layers", "fixed", "limits", "longest")
+        own = {name: getattr(self, name)[part] for name in names}
+        return replace(self, stages=self.stages.take(part), wanted=self.wanted.of(part), **own)
+
+    @property
+    def first(self) -> Ints:
+        """The row of every plan's first stage: (n,)."""
+        return first_row(self.row)
+
+    @property
+    def equal(self) -> Ints:
+        """Which stages have equally many layers, as in `coefficients.equal_stages`: (n,)."""
+        return self.table.equal[self.first]
+
+    @property
+    def in_all(self) -> Floats:
+        """The least seconds of all stages, whatever they hold: (n,)."""
+        return np.asarray(self.layers * self.stages.layer.min(axis=1) + self.fixed)
+
+
+def _hosting(plans: _Plans) -> Callable[[Floats], Bools]:
+    """Whether the stages hold all layers when none takes longer than a bottleneck time."""
+    equal = plans.equal
 
     def enough(bottleneck: Floats) -> Bools:
-        most, _ = _equalised(equal, stages.most_layers(bottleneck))
-        return np.asarray((most.min(axis=1) >= 0) & (most.sum(axis=1) >= layers))
+        most, _ = _equalised(equal, plans.stages.most_layers(bottleneck))
+        return np.asarray((most.min(axis=1) >= 0) & (most.sum(axis=1) >= plans.layers))
 
     return enough
 
 
-def _plan_bounds(
-    table: Coefficients,
-    row: Ints,
-    chips: Ints,
-    stages: Stages,
-    limits: Floats,
-    wanted: ByEvents,
-    longest: Floats,
-    placement: Placement | None,
-) -> Floats:
-    """`plan_bound` of plans whose stages hold the model where none takes more than the `longest` that is wanted, in
-    their places too; `placement`: where layers are of several kinds."""
-    layers = layers_of(table, row)
-    slowest = smallest(_hosting(table, row, stages), [stages], layers, _ROUNDS)
-    all_layers = layers * stages.layer.min(axis=1) + _fixed_in_all(table, row, stages, chips)
-    slowest = np.maximum(slowest, all_layers / chips.shape[1])
-    by_formula, by_events = _plan_bounds_from(table, row, chips, stages, slowest)
+def _plan_bounds(plans: _Plans, placement: Placement | None) -> Floats:
+    """`plan_bound` of plans whose stages hold the model where none takes more than the `longest`, in their places too;
+    `placement`: where layers are of several kinds."""
+    wanted = plans.wanted
+    slowest = smallest(_hosting(plans), [plans.stages], plans.layers, _ROUNDS)
+    slowest = np.maximum(slowest, plans.in_all / plans.chips.shape[1])
+    by_formula, by_events = _plan_bounds_from(plans, slowest)
     alone = np.nonzero((by_formula >= wanted.formula_s) & (by_events < wanted.events_s))[0]
     if len(alone):
-        late = ~_Schedules(table, row[alone], stages.take(alone)).may_end_within(wanted.events_s[alone])
+        late = ~_Schedules(plans.take(alone)).may_end_within(wanted.events_s[alone])
         by_events[alone[late]] = np.inf
     bound = wanted.lifted(by_formula, by_events)
-    below = np.nonzero(bound < limits)[0]
+    below = np.nonzero(bound < plans.limits)[0]
     if placement is not None and len(below):
-        row, chips, slowest, wanted = row[below], chips[below], slowest[below], wanted.of(below)
-        placement, longest, stages = placement.take(below), longest[below], stages.take(below)
-        slowest = np.maximum(slowest, _smallest_placed(placement, slowest, longest))
-        held = placement.held(longest) if _are_held(table.problem, longest) else None
-        found = wanted.lifted(*_plan_bounds_from(table, row, chips, stages, slowest, held))
-        bound[below] = np.where(found < limits[below], found, NO_USE)
+        plans, placement = plans.take(below), placement.take(below)
+        slowest = np.maximum(slowest[below], _smallest_placed(placement, slowest[below], plans.longest))
+        held = placement.held(plans.longest) if _are_held(plans) else None
+        found = plans.wanted.lifted(*_plan_bounds_from(plans, slowest, held))
+        bound[below] = np.where(found < plans.limits, found, NO_USE)
     return bound
 
 
-def _are_held(problem: Problem, longest: Floats) -> bool:
+def _are_held(plans: _Plans) -> bool:
     """Whether it is worth knowing how many layers each stage holds in its place: where many orders of a mix are nearly
     as good as each other, and where there is a limit."""
-    return has_many_orders(problem) and bool((longest < FOREVER).any())
+    return has_many_orders(plans.table.problem) and bool((plans.longest < FOREVER).any())
 
 
-def _longest_of_use(
-    table: Coefficients,
-    row: Ints,
-    chips: Ints,
-    stages: Stages,
-    limits: Floats,
-    wanted: ByEvents,
-    longest: Floats,
-) -> Floats:
-    """No plan below the limits has a slowest stage that takes longer, as none takes longer than the `longest`: what
-    stages hold within that says how long all take at least, and what follows."""
-    schedules, layers = _Schedules(table, row, stages), layers_of(table, row)
-    most, least = schedules.least_layers(np.maximum(stages.most_layers(longest), stages.chunks))
-    in_all = cheapest(stages.layer.T, most.T, least.T, layers) + _fixed_in_all(table, row, stages, chips)
-    return np.minimum(
-        longest, longest_wanted(table, first_row(row), in_all, limits, wanted, schedules.least_after(most, least))
-    )
+def _longest_of_use(plans: _Plans) -> Floats:
+    """A closer `longest`: what stages hold within that says how long all take at least, and what follows."""
+    stages, schedules = plans.stages, _Schedules(plans)
+    most, least = schedules.least_layers(np.maximum(stages.most_layers(plans.longest), stages.chunks))
+    in_all = cheapest(stages.layer.T, most.T, least.T, plans.layers) + plans.fixed
+    after = schedules.least_after(most, least)
+    closer = longest_wanted(plans.table, plans.first, in_all, plans.limits, plans.wanted, after)
+    return np.minimum(plans.longest, closer)
 
 
 class _Schedules:
     """Plans whose schedules are run event by event: what is known of each stage from how few layers it may have."""
 
-    def __init__(self, table: Coefficients, row: Ints, stages: Stages) -> None:
-        first = first_row(row)
-        self._stages, self._layers, self._equal = stages, layers_of(table, row)[:, None], table.equal[first]
-        self._times = table.rows.microbatches[first][:, None]
-        self._turns = turns_at_last(table.rows, first)[:, None]
+    def __init__(self, plans: _Plans) -> None:
+        rows, first, stages = plans.table.rows, plans.first, plans.stages
+        self._stages, self._layers, self._equal = stages, plans.layers[:, None], plans.equal
+        self._times = rows.microbatches[first][:, None]
+        self._turns = turns_at_last(rows, first)[:, None]
         # W passes of split backward may hide what comes before.
-        self._waits = np.where(least_microbatches(table.rows, first)[:, None] > 0, 0.0, 1.0 / stages.chunks)
+        self._waits = np.where(least_microbatches(rows, first)[:, None] > 0, 0.0, 1.0 / stages.chunks)
 
     def least_layers(self, most: Floats) -> tuple[Floats, Floats]:
         """The most and the least layers of each stage: `most` where some hold equally many, less what is spare."""
@@ -214,17 +236,9 @@ class _Schedules:
         return np.asarray(may)
 
 
-def _plan_bounds_from(
-    table: Coefficients,
-    row: Ints,
-    chips: Ints,
-    stages: Stages,
-    slowest: Floats,
-    held: tuple[Ints, Ints] | None = None,
-) -> tuple[Floats, Floats]:
+def _plan_bounds_from(plans: _Plans, slowest: Floats, held: tuple[Ints, Ints] | None = None) -> tuple[Floats, Floats]:
     """`over_edges` of plans; `held`: the least and the most places of each stage in a chunk, where they are known."""
-    layers, fixed = layers_of(table, row), _fixed_in_all(table, row, stages, chips)
-    schedules = _Schedules(table, row, stages)
+    stages, layers, schedules = plans.stages, plans.layers, _Schedules(plans)
     if held is not None:
         at_least, at_most = (stages.chunks * places for places in held)
         slowest = np.where((at_most >= 0).all(axis=1) & (at_most.sum(axis=1) >= layers), slowest, np.inf)
@@ -235,12 +249,12 @@ def _plan_bounds_from(
             most = np.maximum(np.minimum(most, at_most), stages.chunks)
         most, least = schedules.least_layers(most)
         least = least if held is None else np.maximum(least, at_least)
-        total = cheapest(stages.layer.T, most.T, least.T, layers) + fixed
+        total = cheapest(stages.layer.T, most.T, least.T, layers) + plans.fixed
         recompute = stages.least_recompute_s(least)
         ends = schedules.ends(schedules.work(least, recompute))
         return Rest(total + recompute.sum(axis=1), schedules.least_after(most, least), ends.max(axis=1))
 
-    return over_edges(slowest, table.rows, first_row(row), rest)
+    return over_edges(slowest, plans.table.rows, plans.first, rest)
 
 
 def _fixed_in_all(table: Coefficients, row: Ints, stages: Stages, chips: Ints) -> Floats:

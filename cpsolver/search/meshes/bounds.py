@@ -16,6 +16,7 @@ from itertools import pairwise
 import numpy as np
 
 from cpsolver.cost.shard import Bools, Floats, Ints
+from cpsolver.search.bounds.bottleneck import cheapest
 from cpsolver.search.bounds.coefficients import Coefficients
 from cpsolver.search.bounds.stages import ROUNDING, Stages
 from cpsolver.search.meshes.rounds import Round
@@ -370,7 +371,7 @@ class Combinations:
             possible = (room >= 0).all(axis=0) & (spare >= 0)
             stages = np.stack([cost.stages for cost in costs]).astype(np.float64)
             least = np.maximum(stages, room - spare)
-            seconds = _filled(np.stack([cost.slope for cost in costs]), room, stages, bounds.layers)
+            seconds = cheapest(np.stack([cost.slope for cost in costs]), room, stages, bounds.layers)
             seconds += sum(cost.base for cost in costs)
             needed = np.ceil(least / np.maximum(1, stages) - 1e-9)
             after = [
@@ -407,18 +408,3 @@ class _Used:
     base: Floats
     after_layer: Floats
     after_fixed: Floats
-
-
-def _filled(cost: Floats, room: Floats, least: Floats, layers: int) -> Floats:
-    """The least cost of placing the layers over chip types (k, n) of that room, at least `least` in each."""
-    order = np.argsort(cost, axis=0, kind="stable")
-    cost, room, least = (
-        np.take_along_axis(np.asarray(a, dtype=np.float64), order, axis=0) for a in (cost, room, least)
-    )
-    left = layers - least.sum(axis=0)
-    total = (cost * least).sum(axis=0)
-    for index in range(len(cost)):
-        taken = np.clip(np.minimum(room[index] - least[index], left), 0.0, None)
-        total = total + cost[index] * taken
-        left = left - taken
-    return np.asarray(total)
