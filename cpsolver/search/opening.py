@@ -156,15 +156,16 @@ def _bounded(ways: list[_Way], limits: Limits) -> Iterator[Child]:
     seconds = np.maximum(quick_bound(table.take(row), most=most), [way.node.seconds for way in ways])
     limit, known = limits.of_rows(table.rows, row), np.array([way.node.bound for way in ways])
     bounds = np.maximum(branch.objective.bounds(seconds, rates), known)
-    left, mean = np.nonzero(bounds < limit)[0], not (limits.known and several_kinds(branch.problem))
-    if not mean:
-        # Of layers of several kinds more is known in their places than of their mean, if there is a limit.
-        whole = (least == most).all(axis=1) & _are_placed(branch.problem, limits)
-        left = left[whole[left]]
+    may, placed = bounds < limit, _are_placed(branch.problem, limits)
+    if limits.known and several_kinds(
+        branch.problem
+    ):  # more is known of them in their places than of their mean
+        may &= placed & (least == most).all(axis=1)
+    left = np.nonzero(may)[0]
     if len(left):
         of_use, own = limits.wanted(branch.objective, table.rows, row[left], rates[left]), (row[left], least[left])
         late = branch.objective.latest_limits_s(limit[left], rates[left])
-        found = mix_bound(table, *own, most[left], of_use) if mean else placed_bound(table, *own, late, of_use)
+        found = placed_bound(table, *own, late, of_use) if placed else mix_bound(table, *own, most[left], of_use)
         seconds[left] = np.maximum(seconds[left], found)
         bounds = np.maximum(branch.objective.bounds(seconds, rates), known)
     for index in np.nonzero(bounds < limit)[0].tolist():
