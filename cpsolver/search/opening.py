@@ -157,9 +157,7 @@ def _bounded(ways: list[_Way], limits: Limits) -> Iterator[Child]:
     limit, known = limits.of_rows(table.rows, row), np.array([way.node.bound for way in ways])
     bounds = np.maximum(branch.objective.bounds(seconds, rates), known)
     may, placed = bounds < limit, _are_placed(branch.problem, limits)
-    if limits.known and several_kinds(
-        branch.problem
-    ):  # more is known of them in their places than of their mean
+    if limits.known and several_kinds(branch.problem):  # more is known of them in their places than of their mean
         may &= placed & (least == most).all(axis=1)
     left = np.nonzero(may)[0]
     if len(left):
