@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from cpsolver.doors.importing.grammar import Condition
-from cpsolver.doors.importing.lexer import Word
+from cpsolver.doors.importing.grammar import Block, Condition, Simple
+from cpsolver.doors.importing.lexer import Word, WordPart
 from cpsolver.doors.importing.patterns import extended_regex, glob_regex
 from cpsolver.doors.importing.variables import ShellVariables
 from cpsolver.inputs.language import say
@@ -51,7 +51,7 @@ def holds_test(words: Sequence[str], variables: ShellVariables) -> bool | None:
         case ["!", *rest] if len(rest) < 3 or (len(rest) == 3 and words[2] not in _BINARY):
             return negated(holds_test(rest, variables))
         case [operator, text]:
-            return _unary(operator, text) if operator in _UNARY else None
+            return _unary(operator, text, variables) if operator in _UNARY else None
         case [left, operator, right] if operator in _BINARY:
             return _compared(left, operator, right)
         case [first, "-a" | "-o" as operator, second]:
@@ -80,7 +80,9 @@ def _joined(words: list[str], variables: ShellVariables) -> bool | None:
     return None
 
 
-def _unary(operator: str, text: str) -> bool | None:
+def _unary(operator: str, text: str, variables: ShellVariables) -> bool | None:
+    if operator == "-v":
+        return variables.is_set(text)
     if operator in ("-z", "-n"):
         return (text == "") == (operator == "-z")
     return False if operator in _FILES and text == "" else None
@@ -95,6 +97,22 @@ def _compared(left: str, operator: str, right: str) -> bool | None:
     if operator in _NUMBERS and all(re.fullmatch(r"\s*[-+]?\d{1,18}\s*", text) for text in (left, right)):
         return _NUMBERS[operator](int(left), int(right))
     return None  # files, an order that depends on the language, or an error
+
+
+def asked_empty(condition: Block) -> str | None:
+    """The variable of which a condition asks that alone whether it is empty, `[ -z "$NAME" ]`; None for any other."""
+    (node, *others) = condition
+    if others or not isinstance(node, Simple | Condition):
+        return None
+    words = [word.plain or word for word in node.words]
+    if isinstance(node, Simple):
+        if words[0] not in ("[", "test"):
+            return None
+        words = words[1:-1] if words[0] == "[" else words[1:]
+    match words:
+        case ["-z", Word(parts=[WordPart(kind="variable", text=name)])] if name.isidentifier():
+            return name
+    return None
 
 
 def holds_condition(condition: Condition, variables: ShellVariables) -> bool | None:
@@ -138,7 +156,7 @@ class _ConditionReader:
         operator = self.words[0].plain if self.words else None
         if first.plain in _UNARY and self.words and operator not in ("&&", "||", ")", *_BINARY):
             text = self.variables.text(self.words.pop(0))
-            return None if self.variables.unclear_in(text) else _unary(str(first.plain), text)
+            return None if self.variables.unclear_in(text) else _unary(str(first.plain), text, self.variables)
         if operator in _BINARY and len(self.words) > 1:
             self.words.pop(0)
             return self._compare(self.variables.text(first), str(operator), self.words.pop(0))

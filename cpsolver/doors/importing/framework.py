@@ -48,6 +48,9 @@ def guess_framework(arguments: Arguments, launch: tuple[str, ...], text: str, pr
     own = (*_ASCENDSPEED, *_OLD) if npu_word else _ASCENDSPEED
     ascendspeed = next((f"--{name}" for name in own if name in given), None)
     telltale = next((f"--{name}" for name in _MINDSPEED if name in given), None)
+    by_deepspeed = "deepspeed" in given or any(word.rsplit("/", 1)[-1] == "deepspeed" for word in launch)
+    if by_deepspeed and not (ascendspeed or npu_word):  # forks on other chips have some of MindSpeed's names
+        return FrameworkGuess("megatron-deepspeed", "deepspeed", later("DeepSpeed starts it, or --deepspeed"))
     if ascendspeed or telltale or npu_word:
         flag = ascendspeed or telltale
         seen = {"flag": flag, "word": npu_word, "precision": precision}
@@ -55,8 +58,6 @@ def guess_framework(arguments: Arguments, launch: tuple[str, ...], text: str, pr
             why = "{flag}, {precision}" if flag else later("its text has {word!r}, {precision}")
             return FrameworkGuess("ascendspeed", "mindspeed-llm" if telltale else None, why, seen)
         return FrameworkGuess("mindspeed", "mindspeed-llm", flag or later("its text has {word!r}"), seen)
-    if "deepspeed" in given or any(word.rsplit("/", 1)[-1] == "deepspeed" for word in launch):
-        return FrameworkGuess("megatron-deepspeed", "deepspeed", later("DeepSpeed starts it, or --deepspeed"))
     if "flagscale" in lowered:
         return FrameworkGuess("megatron-core", "flagscale", later("its text names FlagScale"))
     if arguments.has("overlap-grad-reduce") and (narrow := _narrow_gradients(arguments)):

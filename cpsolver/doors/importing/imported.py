@@ -342,7 +342,7 @@ def _words(script: Script, training: TrainingCommand, arguments: Arguments) -> l
             say("taken as not set in the environment, where a condition asks: {names} (--set NAME=VALUE)", names=names)
         )
     if defaults := script.variables.defaults:
-        shown = ", ".join(f"{name}={value}" for name, value in defaults.items() if value)
+        shown = ", ".join(f"{name}={script.variables.shown(value)}" for name, value in defaults.items() if value)
         if shown:
             texts.append(
                 say("defaults are taken for what the environment or the command line may set: {shown}", shown=shown)

@@ -93,7 +93,13 @@ def _ends_unclear(path: str) -> bool:
     return _UNCLEAR in path.rstrip("/").rpartition("/")[2]
 
 
+def _operands(words: list[str]) -> list[str]:
+    """The words without the `--` that ends options."""
+    return words[1:] if words[:1] == ["--"] else words
+
+
 def _basename(words: list[str], _text: str | None) -> str | None:
+    words = _operands(words)
     if not words or len(words) > 2 or words[0].startswith("-") or not words[0] or _ends_unclear(words[0]):
         return None
     name = posixpath.basename(words[0].rstrip("/")) or "/"
@@ -102,6 +108,7 @@ def _basename(words: list[str], _text: str | None) -> str | None:
 
 
 def _dirname(words: list[str], _text: str | None) -> str | None:
+    words = _operands(words)
     if len(words) != 1 or words[0].startswith("-") or not words[0] or _ends_unclear(words[0]):
         return None
     head = posixpath.dirname(words[0].rstrip("/") or "/")

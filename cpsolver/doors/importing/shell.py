@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from cpsolver.doors.importing.conditions import holds_condition, negated
+from cpsolver.doors.importing.conditions import asked_empty, holds_condition, negated
 from cpsolver.doors.importing.grammar import (
     Block,
     Case,
@@ -27,7 +27,7 @@ from cpsolver.doors.importing.grammar import (
     While,
     parse,
 )
-from cpsolver.doors.importing.lexer import Word
+from cpsolver.doors.importing.lexer import Word, assignment_head
 from cpsolver.doors.importing.patterns import glob_regex
 from cpsolver.doors.importing.simple import Leave, Script, ScriptCommand, SimpleCommands
 from cpsolver.doors.importing.variables import ShellVariables
@@ -236,6 +236,10 @@ class _ScriptReader(SimpleCommands):
     def _if(self, node: If) -> bool | None:
         doubts, presumed = self.doubts, self.presumed
         decided = True
+        if (name := self._given_default(node)) is not None:
+            status = self.block(node.branches[0][1])
+            self.variables.defaults.setdefault(name, self.variables.get(name) or "")
+            return status
         try:
             for condition, body in node.branches:
                 absent = len(self.variables.absent)
@@ -255,6 +259,14 @@ class _ScriptReader(SimpleCommands):
             return None
         finally:
             self.doubts, self.presumed = max(self.doubts, doubts), presumed
+
+    def _given_default(self, node: If) -> str | None:
+        """The variable that a conditional sets where nothing else has, as `${NAME:-default}` does; else None."""
+        (condition, body), *others = node.branches
+        name = None if others or node.otherwise or not self.certain else asked_empty(condition)
+        if name is None or self.variables.get(name) is not None or not _sets(body, name):
+            return None
+        return name
 
     def _doubtful_branch(self, nodes: Block) -> None:
         """Go through a branch of a conditional that is not decided; a `break` or `return` in it leaves doubt behind."""
@@ -445,6 +457,12 @@ class _ScriptReader(SimpleCommands):
 def _joined(texts: Sequence[str | None]) -> str | None:
     known = [text for text in texts if text is not None]
     return "".join(known) if len(known) == len(texts) else None
+
+
+def _sets(nodes: Block, name: str) -> bool:
+    """Whether one of the commands is an assignment to the variable."""
+    words = (word for node in nodes if isinstance(node, Simple) for word in node.words)
+    return any((head := assignment_head(word)) is not None and head.group(1) == name for word in words)
 
 
 def _asks(node: Node) -> bool:

@@ -392,7 +392,8 @@ class SimpleCommands:
         return self.block(parse(text, None, line))
 
     def _cd(self, fields: list[str], _line: int) -> bool | None:
-        target = fields[1] if len(fields) == 2 else ""
+        rest = fields[2:] if fields[1:2] in (["--"], ["-P"]) else fields[1:]
+        target = rest[0] if len(rest) == 1 else ""
         known = bool(target) and not self.variables.unclear_in(target) and target not in ("-", "--") and self.certain
         self.folder = posixpath.join(self.folder or ".", target) if known else None
         return None

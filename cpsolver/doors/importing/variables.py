@@ -138,6 +138,16 @@ class ShellVariables:
             return self._argument(int(name))
         return self.scalars.get(name)
 
+    def is_set(self, name: str) -> bool | None:
+        """Whether a variable is set; one that nothing sets is taken as not set in a condition, as where it is read."""
+        if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+            return None
+        if name in self.arrays:
+            return None  # its first element is asked for
+        with self.question():
+            value = self.scalars[name] if name in self.scalars else self._missing(name, 0)
+        return None if self.unclear_in(value) else name in self.scalars
+
     def _argument(self, place: int) -> str | None:
         if place == 0:
             return self.script

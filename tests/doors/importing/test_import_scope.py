@@ -74,6 +74,8 @@ def test_a_program_that_trains_no_decoder_is_refused_for_what_it_is(program: str
 def test_arguments_of_inference_and_preferences_are_no_training_of_a_decoder() -> None:
     with pytest.raises(OutOfScopeError, match="inference"):
         imported(torchrun(LLAMA + STEP + "--max-new-tokens 256"))
+    with pytest.raises(OutOfScopeError, match=r"reinforcement.*--rollout-batch-size"):
+        imported(torchrun(LLAMA + STEP + "--rollout-batch-size 32").replace("pretrain_gpt", "train"))
     with pytest.raises(OutOfScopeError, match="DPO"):
         imported(torchrun(LLAMA + STEP + "--stage dpo").replace("pretrain_gpt", "posttrain_gpt"))
     assert imported(torchrun(LLAMA + STEP + "--stage sft").replace("pretrain_gpt", "posttrain_gpt")).strategy

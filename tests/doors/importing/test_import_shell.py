@@ -194,6 +194,19 @@ def test_defaults_that_the_environment_may_replace_are_remembered() -> None:
     assert script.variables.defaults == {"A": "4", "SLURM_N": "2"}
 
 
+def test_what_a_conditional_sets_where_a_cluster_has_not_is_a_default() -> None:
+    script = read_script('if [[ -z "$WORLD_SIZE" ]]; then\n  WORLD_SIZE=4\nfi\nshow $WORLD_SIZE', None, {})
+    assert script.commands[-1].words == ("show", "4")
+    assert script.variables.defaults == {"WORLD_SIZE": "4"}
+    for other in (
+        '[ -z "$WORLD_SIZE" ]; then X',
+        '[ -n "$WORLD_SIZE" ]; then WORLD_SIZE',
+        "[ -z $RANK ]; then WORLD_SIZE",
+    ):
+        known = read_script(f"if {other}=4; fi\nshow $WORLD_SIZE", None, {})
+        assert known.variables.unclear_in(known.commands[-1].words[1])
+
+
 def test_texts_that_grow_or_call_themselves_end() -> None:
     doubled = "A=aaaaaaaa\n" + 'A="$A$A"\n' * 60 + "B=(x x)\n" + 'B=("${B[@]}" "${B[@]}")\n' * 40 + "show $A"
     assert "is too long to be followed" in reason(read_script(doubled, None, {}))
