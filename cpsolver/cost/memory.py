@@ -391,14 +391,13 @@ def module_bytes(problem: Problem, rows: Candidates, layer: Floats) -> Floats:
     """
     tokens = rows.shard.tokens(problem.sequence)
     joined = 5 * problem.element_bytes * problem.model.hidden * tokens / rows.shard.sequence_split
-    waiting = logits_bytes(problem, rows) - problem.stack.logit_gradient_bytes * _logits(problem, rows)
+    waiting = problem.stack.waiting_logits_bytes * _logits(problem, rows)
     return np.asarray(problem.model.mtp_layers * (layer + joined + waiting))
 
 
 def logits_bytes(problem: Problem, rows: Candidates) -> Floats:
     """Logits, their fp32 copy and gradient on the last stage; of all the vocabulary where the loss is not parallel."""
-    spared = problem.stack.released_logits_bytes * problem.spec.training.release_logits
-    return np.asarray((problem.stack.logits_bytes - spared) * _logits(problem, rows))
+    return np.asarray(problem.stack.logits_bytes * _logits(problem, rows))
 
 
 def held_logits_bytes(problem: Problem, rows: Candidates) -> Floats:

@@ -93,8 +93,7 @@ class Constants(BaseModel):
     step_overhead_ms: Constant
     straggling: Constant
     logits_bytes: Constant
-    released_logits_bytes: Constant
-    logit_gradient_bytes: Constant
+    waiting_logits_bytes: Constant
     logits_traffic_bytes: Constant
     pipeline_logits_bytes: Constant
     parallel_loss: Constant

@@ -54,7 +54,6 @@ Switch = Literal[
     "recompute_activation_function",
     "recompute_mla_up_proj",
     "moe_zero_memory",
-    "release_logits",
     "triangle_attention",
     "fused_gate_up",
     "fp8_parameter_gather",

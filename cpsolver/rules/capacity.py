@@ -132,12 +132,17 @@ def memory(problem: Problem, s: Strategy) -> Iterator[str]:
 def too_full(problem: Problem, s: Strategy, needed: Sequence[StageBytes] | None = None) -> Iterator[str]:
     """The stages that do not fit; `needed`: the bytes of all, where they are known."""
     for stage, (chip, need) in enumerate(zip(s.stage_chips, needed or stage_memory(problem, s), strict=True)):
-        room = problem.capacity_bytes(problem.supply(chip).chip)
-        if need.total > room * (1 + 1e-9):
+        device = problem.supply(chip).chip
+        room, whole = problem.capacity_bytes(device), device.memory_capacity_bytes
+        if need.total <= room * (1 + 1e-9):
+            continue
+        own = {"stage": stage, "chip": chip, "need": need.total / GIB, "room": room / GIB}
+        if need.total > whole:
+            yield later("stage {stage} on {chip} needs {need:.2f} GiB, {room:.2f} GiB are free for it", **own)
+        else:  # it would fit if plans had no margin to keep
             yield later(
-                "stage {stage} on {chip} needs {need:.2f} GiB, {room:.2f} GiB are free for it",
-                stage=stage,
-                chip=chip,
-                need=need.total / GIB,
-                room=room / GIB,
+                "stage {stage} on {chip} needs {need:.2f} GiB, {room:.2f} GiB are free for it: all {whole:.2f} GiB "
+                "less the margin (cluster.memory_margin)",
+                **own,
+                whole=whole / GIB,
             )

@@ -51,7 +51,6 @@ training:
   recompute_activation_function: false  # results of activation functions made again (MindSpeed); default false
   recompute_mla_up_proj: false  # latent attention's queries, keys, values made again (MindSpeed); default false
   moe_zero_memory: null  # experts' inputs and activations made again (MindSpeed): level0, level1; default null: kept
-  release_logits: false  # 16-bit logits go once the loss has an fp32 copy (MindSpeed-LLM); default false
   triangle_attention: false  # attention without a flash kernel leaves masked blocks out (AscendSpeed); default false
   fused_gate_up: true  # gate and up projection are one product; false: two; default true
   fp8_parameter_gather: null  # fp8, nvfp4: weights held and gathered so only; default null: as the stack does

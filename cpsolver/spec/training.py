@@ -210,10 +210,6 @@ class Training(Part):
         default=None,
         description="experts' inputs and activations are made again: level0, level1 (MindSpeed's flag); null: kept",
     )
-    release_logits: StrictBool = Field(
-        default=False,
-        description="logits in 16 bits go once the loss has its fp32 copy (MindSpeed-LLM --mtp-mem-efficient-logits)",
-    )
     triangle_attention: StrictBool = Field(
         default=False, description="attention without a flash kernel leaves masked blocks out (AscendSpeed)"
     )

@@ -209,18 +209,15 @@ def test_a_module_of_multi_token_prediction_keeps_a_layer_and_logits() -> None:
     )
 
 
-@pytest.mark.parametrize(("released", "head", "module"), [(False, 8, 6), (True, 6, 4)])
-def test_logits_of_a_loss_that_waits_have_no_gradient_and_may_lose_their_16_bits(
-    released: bool, head: int, module: int
-) -> None:
-    """16-bit logits (2), their fp32 copy (4), and where the loss runs backward its gradient (2)."""
-    stack = {"logits_bytes": 8, "released_logits_bytes": 2, "logit_gradient_bytes": 2}
+def test_of_logits_of_a_loss_that_waits_softmax_alone_is_kept() -> None:
+    """The head's: 16-bit logits (2) and their fp32 copy (4); of a module's that copy alone."""
+    stack = {"logits_bytes": 6, "waiting_logits_bytes": 4}
     small_, rows = small(mtp_layers=1), Candidates.one(strategy_of("x:2,2", dp=2), 8)
-    problem, _ = ideal(model=small_, stack=stack, training={"release_logits": released})
+    problem, _ = ideal(model=small_, stack=stack)
     logits = 1024 * 4096
-    assert memory.logits_bytes(problem, rows)[0] == head * logits
+    assert memory.logits_bytes(problem, rows)[0] == 6 * logits
     kept = memory.module_bytes(problem, rows, np.zeros(1))[0]
-    assert kept == 5 * 2 * 1024 * 1024 + module * logits
+    assert kept == 5 * 2 * 1024 * 1024 + 4 * logits
 
 
 @pytest.mark.parametrize(

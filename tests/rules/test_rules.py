@@ -343,7 +343,9 @@ def test_memory() -> None:
     message = f"stage 0 on x needs {need * 1e9 / 2**30:.2f} GiB, {need * 0.999e9 / 2**30:.2f} GiB are free for it"
     assert said("memory", strategy, less) == [message]
     margin = problem_of({"x": chip_spec(gb=need * 1.05)}, margin=0.1)
-    assert said("memory", strategy, margin)
+    (told,) = said("memory", strategy, margin)
+    whole = need * 1.05e9 / 2**30
+    assert f"{0.9 * whole:.2f} GiB are free for it: all {whole:.2f} GiB less the margin" in told
     assert not said("memory", strategy_of("x:4", tp=2, dp=2, flags="f"), less)
 
 

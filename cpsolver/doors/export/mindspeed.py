@@ -20,7 +20,7 @@ from models_zoo import Architecture
 _CONTEXT = {"p2p": "megatron_cp_algo", "a2a": "ulysses_cp_algo", "a2a+p2p": "hybrid_cp_algo"}
 _CONTEXT["allgather"] = "kvallgather_cp_algo"
 _SWITCHES: tuple[str, ...] = ("reuse_fp32_parameters", "swap_optimizer", "recompute_activation_function")
-_SWITCHES += ("recompute_mla_up_proj", "moe_zero_memory", "release_logits")
+_SWITCHES += ("recompute_mla_up_proj", "moe_zero_memory")
 _DATA: tuple[str, ...] = ("--train-iters 10", "--lr 1e-4", '--data-path "${DATA_PATH:?}"')
 _DATA += ("--tokenizer-type PretrainedFromHF", '--tokenizer-name-or-path "${TOKENIZER_PATH:?}"')
 _FINETUNES = "posttrain_gpt.py"
@@ -141,8 +141,6 @@ def _techniques(problem: Problem, s: Strategy) -> Iterator[Flag]:
         yield ("--reuse-fp32-param",)
     if training.swap_optimizer:
         yield ("--swap-optimizer",)
-    if training.release_logits:
-        yield ("--mtp-mem-efficient-logits",)
     if training.recompute_activation_function:
         yield ("--recompute-activation-function",)
     if training.recompute_mla_up_proj:

@@ -173,7 +173,6 @@ def check_switches(training: Training, framework: str, has: tuple[str, ...] = ()
         "recompute_activation_function": training.recompute_activation_function,
         "recompute_mla_up_proj": training.recompute_mla_up_proj,
         "moe_zero_memory": training.moe_zero_memory is not None,
-        "release_logits": training.release_logits,
         "triangle_attention": training.triangle_attention,
         "offload_layers": training.offload_layers > 0,
         "fused_gate_up": not training.fused_gate_up,

@@ -20,10 +20,10 @@ _SWAPPED_CORE = {"input_layernorm": "attn_norm", "self_attention": "attention", 
 """The same of Megatron-Core's layers, of which the default has attention alone (docs/zh/features/swap_attention.md)."""
 _RECIPES = {"delayed": "delayed", "tensorwise": "current", "blockwise": "blockwise", "mxfp8": "mx"}
 """Megatron-LM's --fp8-recipe by the names of the spec."""
-
-
 _LORA_RANK = 16
 """Of --lora-r, which MindSpeed-LLM c77308a1 has as its default (features_manager/finetune/lora.py)."""
+_ADAM = ("adam", "adamw", "fusedadamw")
+"""Names of Adam; the last two are of HabanaAI's Megatron-DeepSpeed (891d6db)."""
 
 
 def training_fields(arguments: Arguments, sequence: int | None, batch: int | None) -> dict[str, Any]:
@@ -47,8 +47,6 @@ def training_fields(arguments: Arguments, sequence: int | None, batch: int | Non
         fields["triangle_attention"] = True
     if arguments.has("recompute-mla-up-proj") and arguments.text("schedules-method") != "dualpipev":
         fields["recompute_mla_up_proj"] = True
-    if arguments.has("mtp-mem-efficient-logits"):  # of every loss (features_manager/transformer/mtp.py)
-        fields["release_logits"] = True
     fields |= _narrow(arguments, precision)
     if "DDP-impl" in arguments.given and not arguments.has("mlp-layer-fusion"):
         fields["fused_gate_up"] = False  # AscendSpeed: two GEMMs
@@ -123,11 +121,11 @@ def _precision(arguments: Arguments) -> str:
 def _optimizer(arguments: Arguments, precision: str) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     name = arguments.text("optimizer", "adam")
-    names = {"adam": None, "lion": "lion", "cadam": "cadam", "muon": "muon", "dist_muon": "muon", "soap": "soap"}
-    if name not in names:
-        arguments.trouble("--optimizer", "is not planned for", name, "adam, lion, cadam, muon, soap")
-    elif names[name]:
+    names = {"lion": "lion", "cadam": "cadam", "muon": "muon", "dist_muon": "muon", "soap": "soap"}
+    if name in names:
         fields["optimizer"] = names[name]
+    elif name not in _ADAM:
+        arguments.trouble("--optimizer", "is not planned for", name, "adam, lion, cadam, muon, soap")
     if fields.get("optimizer") == "muon":
         fields["muon_tp_mode"] = _muon(arguments)
     if arguments.text("optimizer-selection") in ("fused_ema_adamw", "ema_adamw"):

@@ -269,7 +269,6 @@ def test_breadth_first_groups_all_microbatches() -> None:
         ({"reuse_fp32_parameters": True}, {"--reuse-fp32-param": ()}, MEGATRON),
         ({"swap_optimizer": True}, {"--swap-optimizer": ()}, MEGATRON),
         ({"recompute_activation_function": True}, {"--recompute-activation-function": ()}, MEGATRON),
-        ({"release_logits": True}, {"--mtp-mem-efficient-logits": ()}, MEGATRON),
         ({"optimizer": "o2_adamw"}, {"--o2-optimizer": ()}, MEGATRON),
         ({"optimizer": "quantized_states"}, {"--quant-states": ("fp8",)}, MEGATRON),
         ({"activation_offload": "attention"}, {"--swap-attention": ()}, MEGATRON),

@@ -171,6 +171,14 @@ def test_an_argument_that_only_mindspeed_has_names_it(flag: str) -> None:
     assert (found.spec["stack"], found.spec["launcher"]) == ("mindspeed", "mindspeed-llm")
 
 
+def test_deepspeed_that_starts_a_fork_on_other_chips_names_it_first() -> None:
+    """HabanaAI's Megatron-DeepSpeed has --use-fused-rmsnorm too."""
+    arguments = f"{LLAMA} {STEP} --use-fused-rmsnorm --optimizer fusedadamw --deepspeed --zero-stage 1"
+    found = imported(torchrun(arguments))
+    assert (found.spec["stack"], found.spec["launcher"]) == ("megatron-deepspeed", "deepspeed")
+    assert "optimizer" not in found.spec["training"]
+
+
 def test_a_spec_lets_stages_recompute_as_the_script_does() -> None:
     found = imported(DIALECTS["LoongForge: layers and recomputation by stage"][0])
     assert found.spec["search"] == {"recompute_scope": "stage"}
@@ -303,7 +311,6 @@ def test_ends_that_count_for_a_layer() -> None:
         ("--recompute-activation-function", {"recompute_activation_function": True}),
         (f"--recompute-mla-up-proj {LATENT}", {"recompute_mla_up_proj": True}),
         (f"--recompute-mla-up-proj --schedules-method dualpipev {LATENT}", {"recompute_mla_up_proj": None}),
-        ("--mtp-mem-efficient-logits", {"release_logits": True}),
         (
             "--recompute-activation-function --recompute-activation-function-num-layers 30 "
             "--recompute-granularity full --recompute-method block --recompute-num-layers 2",

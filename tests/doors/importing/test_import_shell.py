@@ -198,12 +198,8 @@ def test_what_a_conditional_sets_where_a_cluster_has_not_is_a_default() -> None:
     script = read_script('if [[ -z "$WORLD_SIZE" ]]; then\n  WORLD_SIZE=4\nfi\nshow $WORLD_SIZE', None, {})
     assert script.commands[-1].words == ("show", "4")
     assert script.variables.defaults == {"WORLD_SIZE": "4"}
-    for other in (
-        '[ -z "$WORLD_SIZE" ]; then X',
-        '[ -n "$WORLD_SIZE" ]; then WORLD_SIZE',
-        "[ -z $RANK ]; then WORLD_SIZE",
-    ):
-        known = read_script(f"if {other}=4; fi\nshow $WORLD_SIZE", None, {})
+    for condition, name in (("-z $WORLD_SIZE", "X"), ("-n $WORLD_SIZE", "WORLD_SIZE"), ("-z $RANK", "WORLD_SIZE")):
+        known = read_script(f"if [ {condition} ]; then {name}=4; fi\nshow $WORLD_SIZE", None, {})
         assert known.variables.unclear_in(known.commands[-1].words[1])
 
 
