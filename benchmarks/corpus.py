@@ -27,8 +27,8 @@ from cpsolver.doors.importing.scope import OutOfScopeError
 from cpsolver.inputs.errors import InputError
 
 _SUFFIXES = ("*.sh", "*.slurm", "*.sbatch", "*.bash")
-_MODEL = re.compile(r"--(num-layers|hidden-size|num-attention-heads|model-name|config-file)\b")
-_STARTS = re.compile(r"\b(torchrun|deepspeed|srun|msrun|mpirun|torch\.distributed|python3?)\b")
+_MODEL = re.compile(r"--(num-layers|hidden-size|num-attention-heads|model-name|config-file)\b|\bmegatron (sft|pt)\b")
+_STARTS = re.compile(r"\b(torchrun|deepspeed|srun|msrun|mpirun|torch\.distributed|python3?|megatron)\b")
 _VOCABULARY = 50_304
 """Given where a script leaves the vocabulary to a tokenizer's file."""
 _DEVICES = (8, 16, 64, 128, 512, 1, 2, 4, 32, 256, 1024)

@@ -31,6 +31,7 @@ _STUBS = (
     "accelerate",
     "nohup",
     "ds",
+    "megatron",
     "mpiexec",
 )
 _EMPTY = (
@@ -47,8 +48,8 @@ _EMPTY = (
     "module",
     "scontrol",
 )
-_MODEL = ("--num-layers", "--hidden-size", "--model-name", "--config-file")
-"""Arguments that a training has one of."""
+_MODEL = ("--num-layers", "--hidden-size", "--model-name", "--config-file", "--output_dir")
+"""Arguments that a training has one of; the last is ms-swift's."""
 _SECONDS = 10
 _NOTE = '#!{bash}\n{{ printf "%s\\0" "$0" "$@"; printf "\\n\\0"; }} >> "$WORDS_NOTED"\n'
 _HANDS_ON = 'while [ $# -gt 1 ]; do if [ "$1" = -c ]; then exec {bash} "$@"; fi; shift; done\n'

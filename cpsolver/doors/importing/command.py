@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import PurePosixPath
 
 from cpsolver.doors.importing.printed import is_printer
@@ -35,6 +36,8 @@ _NEVER_TRAIN = (
     "find",
 )
 """Commands beside those whose output is known that only show or move what a training command is made of."""
+SWIFT, _SWIFT_STARTS = "megatron", ("sft", "pt", "rlhf", "export")
+"""ms-swift's program, and what it starts."""
 _ALL = ("worker_num", "np", "n", "ntasks")
 
 
@@ -43,7 +46,7 @@ class TrainingCommand:
     """The command that trains: its line, its program (`pretrain_gpt.py`) and its arguments.
 
     `launch` are the words before the program, `tokens` those after it. `certain`: in no conditional. `others`: lines of
-    further training commands.
+    further training commands. `settings`: variables that are set for it alone.
     """
 
     line: int
@@ -52,6 +55,12 @@ class TrainingCommand:
     tokens: tuple[str, ...]
     certain: bool
     others: tuple[int, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def of_swift(self) -> bool:
+        """Whether it is ms-swift's, whose arguments have other names."""
+        return self.program.startswith(f"{SWIFT} ")
 
 
 def find_training(script: Script, file: str | None) -> TrainingCommand:
@@ -110,9 +119,12 @@ def _trainings(script: Script, run: ScriptCommand) -> list[TrainingCommand]:
     """The training commands in a command, also in a text that it passes to another shell (`bash -c`, `srun`)."""
     if is_printer(run.words[0]) or run.words[0] in _NEVER_TRAIN:
         return []
+    if (at := _swift(run.words)) is not None:
+        parts = f"{SWIFT} {run.words[at + 1]}", run.words[:at], run.words[at + 2 :]
+        return [TrainingCommand(run.line, *parts, run.certain, settings=run.settings)]
     split = _split(run.words)
     if split is not None and any(word.split("=")[0] in _MODEL_ARGUMENTS for word in split[2]):
-        return [TrainingCommand(run.line, *split, run.certain)]
+        return [TrainingCommand(run.line, *split, run.certain, settings=run.settings)]
     sentences = [word for word in run.words if any(char.isspace() for char in word)]
     given = {after for before, after in zip(run.words, run.words[1:], strict=False) if before in ("-c", "-lc", "-xc")}
     shell_texts = [text for text in sentences if text in given or any(name in text for name in _MODEL_ARGUMENTS)]
@@ -124,6 +136,12 @@ def _trainings(script: Script, run: ScriptCommand) -> list[TrainingCommand]:
                 nested = _trainings(script, replace(command, line=run.line, certain=run.certain))
                 trainings += [replace(training, launch=(*before, *training.launch)) for training in nested]
     return trainings
+
+
+def _swift(words: Sequence[str]) -> int | None:
+    """Where `megatron sft` stands, or what else ms-swift starts so."""
+    pairs = enumerate(pairwise(words))
+    return next((at for at, (word, after) in pairs if word == SWIFT and after in _SWIFT_STARTS), None)
 
 
 def _split(words: Sequence[str]) -> tuple[str, tuple[str, ...], tuple[str, ...]] | None:

@@ -24,6 +24,7 @@ from cpsolver.doors.importing.reading import Reading
 from cpsolver.doors.importing.recomputation import recomputed_functions, zero_memory
 from cpsolver.doors.importing.scope import OutOfScopeError, out_of_scope
 from cpsolver.doors.importing.shell import Script, read_script
+from cpsolver.doors.importing.swift_command import read_swift
 from cpsolver.doors.importing.training import adapter_fields, training_fields
 from cpsolver.doors.importing.variables import ShellVariables
 from cpsolver.inputs.document import read_source
@@ -166,6 +167,10 @@ def _script(name: str, text: str, options: ImportOptions) -> Imported:
     named = [] if options.chip else [chip for chip in [asked_of_slurm(text)] if chip]
     options = replace(options, chip=named[0]) if named else options
     training = find_training(script, name)
+    for variable, value in training.settings.items():
+        script.variables.set(variable, value)
+    if training.of_swift:
+        return _swift(name, text, script, training, options)
     tokens = (*training.tokens, *model_tokens(training.tokens, name))
     arguments = Arguments(tokens, script.variables, name, training.line)
     launched = devices(script, training, text)
@@ -188,6 +193,15 @@ def _script(name: str, text: str, options: ImportOptions) -> Imported:
         ),
         options,
     )
+
+
+def _swift(name: str, text: str, script: Script, training: TrainingCommand, options: ImportOptions) -> Imported:
+    """A command of ms-swift, read as the arguments that it stands for."""
+    tokens = tuple(map(script.variables.shown, training.tokens))
+    reading, launched = read_swift(name, text, replace(training, tokens=tokens), script.variables.get)
+    arguments = Arguments(reading.tokens, script.variables, name, training.line)
+    said = _Training(SCRIPT, arguments, launched, text, reading=reading, before=tuple(script.warnings))
+    return _imported(name, replace(said, after=lambda: _words(script, training, arguments)), options)
 
 
 def _file(name: str, text: str, options: ImportOptions, reading: Reading) -> Imported:

@@ -6,19 +6,13 @@ model is named as on Hugging Face: one of the catalogue, or a folder with its co
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from cpsolver.doors.importing.framework import FrameworkGuess
+from cpsolver.doors.importing.named_model import named_fields, size_arguments
 from cpsolver.doors.importing.reading import Fields, Reading, as_tokens
-from cpsolver.inputs.document import read_text
-from cpsolver.inputs.english_sentences import configuration_reason
-from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.inputs.language import later, say
-from models_zoo import UnknownModelError, UnsupportedConfigError, from_hugging_face, is_hugging_face, load_architecture
-from models_zoo.schema import DESCRIPTIVE_FIELDS
 
 _FRAMEWORK = FrameworkGuess("paddlenlp", None, later("arguments of PaddleNLP's or PaddleFormers' trainer"))
 _STAGES = {"": 0, "stage1": 1, "stage2": 2, "stage3": 3}
@@ -34,15 +28,12 @@ def read_paddle(name: str, data: dict[str, Any]) -> Reading:
     recomputed, refusals = _recomputation(fields)
     if (fields.number("data_parallel_degree", 1, least=-1) or 1) > 1 and fields.has("sharding_parallel_degree"):
         refusals += (say("data_parallel_degree beside sharding_parallel_degree: groups of replicas are not read"),)
-    sizes = [token for key, argument in _SIZES.items() for token in as_tokens(argument, model.get(key))]
+    sizes = [token for argument, value in size_arguments(model).items() for token in as_tokens(argument, value)]
     tokens = [*sizes, *fields.mapped(), *_batch(fields), *_states(fields), *recomputed]
     tokens += ["--attention-dropout", "0", "--hidden-dropout", "0", "--transformer-impl", "local"]
     fields.close()
     kind = later("arguments of PaddleNLP")
     return Reading(kind, tuple(tokens), _FRAMEWORK, model=model, refusals=refusals, unread=fields.unread())
-
-
-_SIZES = {"layers": "num-layers", "hidden": "hidden-size", "heads": "num-attention-heads", "vocab": "vocab-size"}
 
 
 def _model(name: str, fields: Fields) -> dict[str, Any]:
@@ -51,31 +42,7 @@ def _model(name: str, fields: Fields) -> dict[str, Any]:
     if named is None:
         fields.trouble("model_name_or_path", "is not given: the model")
         return {}
-    file = Path(name).parent / named / "config.json"
-    if name != "<stdin>" and file.is_file():
-        return _config(file)
-    try:
-        found = load_architecture(named)
-    except UnknownModelError as error:
-        allowed = say("a name of the catalogue (`apss-cp models`), or a folder beside the file with a config.json")
-        where, said = "model_name_or_path", say("is not a model of the catalogue")
-        raise InputError(Trouble(where, said, named, allowed, error.nearest, file=name)) from None
-    return found.model_dump(exclude_none=True, exclude=set(DESCRIPTIVE_FIELDS) - {"max_positions"} | {"name"})
-
-
-def _config(file: Path) -> dict[str, Any]:
-    _, text = read_text(file)
-    try:
-        config = json.loads(text)
-        if not is_hugging_face(config):
-            raise InputError(Trouble("", "is no configuration of a model", file=str(file)))
-        return {key: value for key, value in from_hugging_face(config).items() if key != "name"}
-    except (ValueError, RecursionError) as error:
-        raise InputError(Trouble("", say("is not JSON: {error}", error=error), file=str(file))) from None
-    except UnsupportedConfigError as error:
-        raise InputError(
-            [Trouble(error.where, configuration_reason(reason), file=str(file)) for reason in error.reasons]
-        ) from None
+    return named_fields(named, name, "model_name_or_path")
 
 
 def _batch(fields: Fields) -> Iterator[str]:

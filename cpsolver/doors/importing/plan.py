@@ -107,6 +107,7 @@ def _imported_plan(
     if arguments.has("use-distributed-optimizer") and not degrees.distributed_optimizer:
         notes.append(say("the distributed optimizer has nothing to shard over with dp x cp = 1"))
     if arguments.has("lora-target-modules") and not adapter_fields(arguments, model):
+        arguments.note_read("lora-r")
         refusals.append(
             say("LoRA beside experts, latent attention, special layers or multi-token prediction is not planned for")
         )

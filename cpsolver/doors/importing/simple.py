@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,11 +47,15 @@ _QUIET = (
 
 @dataclass(frozen=True)
 class ScriptCommand:
-    """A command that the script would run, its words expanded. `certain`: no undecided condition leads to it."""
+    """A command that the script would run, its words expanded. `certain`: no undecided condition leads to it.
+
+    `settings`: variables that are set for it alone.
+    """
 
     line: int
     words: tuple[str, ...]
     certain: bool
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -100,6 +104,7 @@ class SimpleCommands:
         self.loops = 0
         self.steps = 0
         self.presumed = False  # whether a condition at hand took a variable as not set
+        self.settings: dict[str, str] = {}  # of the command at hand alone
 
     @property
     def certain(self) -> bool:
@@ -132,8 +137,10 @@ class SimpleCommands:
             return self._assign(words)
         if words[0].plain in _DECLARING:
             return self._declare(str(words[0].plain), words[1:])
+        self.settings = {}
         while head := assignment_head(words[0]):
             name, value = head.group(1), self.variables.text(words[0], len(head.group()))
+            self.settings[name] = value
             words = words[1:]
             if name not in self.variables.scalars:
                 told = later("is set for one command only (blanks in a value need quotes): {value}")
@@ -175,7 +182,7 @@ class SimpleCommands:
         unclear = known is not None and bool(self.variables.unclear_in(known)) and name not in ("echo", "printf")
         if name not in _QUIET:
             self.emit(None if unclear else known)
-        self.script.commands.append(ScriptCommand(line, tuple(fields), self.certain))
+        self.script.commands.append(ScriptCommand(line, tuple(fields), self.certain, dict(self.settings)))
         return name != "false" if name in _QUIET[:3] or name in ("echo", "printf") else None
 
     def _handed_on(self, document: HereDocument, fields: list[str]) -> str | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from cpsolver.doors.export.torchtitan import KNOWN
 from cpsolver.doors.importing.framework import FrameworkGuess
+from cpsolver.doors.importing.named_model import size_arguments
 from cpsolver.doors.importing.reading import Fields, Reading, as_tokens
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.inputs.language import later, say
@@ -24,7 +25,6 @@ _FLAVORS = {(model, flavor.lower()): name for name, (model, _, flavor) in KNOWN.
 _SECTIONS = ("model", "training", "parallelism", "activation_checkpoint", "optimizer", "float8")
 _POLICIES = ("default", "always", "never")
 _OPTIMIZERS = {"AdamW": "adam", "Adam": "adam"}
-_SIZES = {"layers": "num-layers", "hidden": "hidden-size", "heads": "num-attention-heads", "vocab": "vocab-size"}
 
 
 def toml(text: str, file: str) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def read_torchtitan(name: str, data: dict[str, Any]) -> Reading:
     fields = Fields(flat, name, "torchtitan")
     fields.refuse()
     model, refusals = _model(fields), []
-    tokens = [token for key, argument in _SIZES.items() for token in as_tokens(argument, model.get(key))]
+    tokens = [token for argument, value in size_arguments(model).items() for token in as_tokens(argument, value)]
     tokens += [*fields.mapped(), *_batch(fields), *_shards(fields), "--bf16", "--use-flash-attn"]
     tokens += ["--attention-dropout", "0", "--hidden-dropout", "0"]
     tokens += ["--sequence-parallel"] if (fields.number("parallelism.tensor_parallel_degree", 1) or 1) > 1 else []

@@ -58,7 +58,7 @@ def adapter_fields(arguments: Arguments, model: Mapping[str, Any]) -> dict[str, 
     """`lora` of the section, by MindSpeed-LLM's arguments; nothing without adapters, or where layers take none."""
     given = arguments.values("lora-target-modules") if arguments.has("lora-target-modules") else ()
     targets = [pairs("adapted").get(name, name) for name in given]
-    special = {"moe", "mtp_layers", "layer_pattern", "linear_attention"} & model.keys()
+    special = [name for name in ("moe", "mtp_layers", "layer_pattern", "linear_attention") if model.get(name)]
     if not targets or special or model.get("attention", {}).get("kind") == "mla":
         return {}
     lora: dict[str, Any] = {"rank": arguments.number("lora-r", _LORA_RANK), "targets": targets}

@@ -1,0 +1,172 @@
+"""ms-swift's `megatron sft` and `megatron pt` as the arguments of Megatron-LM that mean the same.
+
+Read in ms-swift 3602360a5: swift/megatron/arguments (names and defaults), swift/cli/main.py (devices by NPROC_PER_NODE
+and NNODES, without either one process; a file of fields in the first place). The model is named as on Hugging Face.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from cpsolver.doors.importing.command import TrainingCommand, TrainingDevices
+from cpsolver.doors.importing.framework import FrameworkGuess
+from cpsolver.doors.importing.named_model import named_fields, size_arguments
+from cpsolver.doors.importing.reading import Fields, Reading, as_tokens
+from cpsolver.doors.importing.scope import OutOfScopeError
+from cpsolver.inputs.document import load_yaml
+from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.language import later, say
+
+_NPU = re.compile("ascend|npu|mindspeed", re.IGNORECASE)
+_IMAGES = re.compile(r"vl(?![a-z])|vl\d|omni|vision|\dv(?![a-z])|ovis|llava", re.IGNORECASE)
+"""Names of models with an encoder of images or sound beside the decoder."""
+_VARIANT = re.compile(r"(?:[-_](?:instruct|base|chat|it|hf|fp8|bf16|thinking|\d{4}))+$", re.IGNORECASE)
+"""What the name of a repository has behind that of the model: it changes no size."""
+_EVERY = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
+"""What `all-linear` is of a decoder's layers, by Megatron-Core's names."""
+_BATCH, _RANK = 16, 8  # MegatronArguments.global_batch_size and lora_rank, where they are not given
+
+
+def read_swift(
+    name: str, text: str, training: TrainingCommand, setting: Callable[[str], str | None]
+) -> tuple[Reading, TrainingDevices]:
+    """What a command says, and the devices by the variables of its environment, of which `setting` knows the values."""
+    data = _given(name, training.tokens)
+    fields = Fields(data, name, "swift")
+    if (task := fields.text("task_type", "causal_lm")) != "causal_lm":
+        told = later("is the training of {task}: only the training of a decoder is planned")
+        raise OutOfScopeError(Trouble("--task_type", say(told, task=task), file=name, line=training.line))
+    fields.refuse()
+    model = _model(name, training.line, fields)
+    adapters, refusals = _adapters(fields)
+    tokens = [token for argument, value in size_arguments(model).items() for token in as_tokens(argument, value)]
+    tokens += [*fields.mapped(), *_defaults(fields, "moe" in model), *_states(fields), *adapters]
+    notes = [] if fields.flag("packing") else [_PADDED]
+    fields.close()
+    reading = Reading(
+        later("script of ms-swift"),
+        tuple(tokens),
+        _framework(text, fields),
+        model=model,
+        refusals=tuple(refusals),
+        notes=tuple(notes),
+        unread=tuple(f"--{each}" for each in fields.unread()),
+        hint=str(data.get("model", "")),
+    )
+    return reading, _devices(setting)
+
+
+_PADDED = later("without --packing: sequences as long as their data; they are taken as long as --max_length here")
+
+
+def _given(name: str, words: Sequence[str]) -> dict[str, Any]:
+    """The fields of a command: those of a file in the first place, then `--name value ...`."""
+    found: dict[str, Any] = {}
+    rest = list(words)
+    if rest and rest[0].endswith((".yaml", ".yml", ".json")):
+        file = next((folder / rest[0] for folder in Path(name).parents if (folder / rest[0]).is_file()), None)
+        if file is None:
+            told = say("is not in the script's folder or above it")
+            raise InputError(Trouble(rest[0], told, file=name))
+        found |= {key: value for key, value in load_yaml(file).data.items() if key != "ENV"}
+        del rest[0]
+    at: str | None = None
+    for word in rest:
+        if word.startswith("--"):
+            at, equals, value = word[2:].partition("=")
+            found[at] = _value(value) if equals else True
+        elif at is not None:
+            before = found[at]
+            found[at] = _value(word) if before is True else [*(before if isinstance(before, list) else [before]), word]
+    return found
+
+
+def _value(word: str) -> Any:
+    """A word as the value that it writes."""
+    if word.lower() in ("true", "false"):
+        return word.lower() == "true"
+    return int(word) if re.fullmatch(r"-?\d{1,18}", word) else word
+
+
+def _model(name: str, line: int, fields: Fields) -> dict[str, Any]:
+    """The fields of the architecture that --model names; raises OutOfScopeError for one with an encoder beside it."""
+    named = fields.text("model")
+    if named is None:
+        fields.trouble("--model", "is not given: the model")
+        return {}
+    plain = named.rstrip("/").rpartition("/")[2]
+    try:
+        return named_fields(named, name, "--model", (plain, _VARIANT.sub("", plain)))
+    except InputError:
+        if not _IMAGES.search(plain):
+            raise
+    told = say("is {what}: only the training of a decoder is planned", what=say("a multimodal model"))
+    raise OutOfScopeError(Trouble("--model", told, named, file=name, line=line))
+
+
+def _defaults(fields: Fields, has_experts: bool) -> Iterator[str]:
+    """Arguments whose defaults are others than Megatron-LM's."""
+    yield from as_tokens("micro-batch-size", fields.number("micro_batch_size", 1))
+    yield from as_tokens("global-batch-size", fields.number("global_batch_size", _BATCH))
+    yield from as_tokens("expert-tensor-parallel-size", fields.number("expert_tensor_parallel_size", 1))
+    yield from ("--attention-dropout", "0", "--hidden-dropout", "0", "--attention-backend")
+    yield fields.text("attention_backend", "flash") or "flash"
+    granularity = fields.text("recompute_granularity", "selective")
+    if granularity != "none":
+        yield from as_tokens("recompute-granularity", granularity)
+    if fields.flag("moe_enable_deepep"):
+        yield "--moe-enable-deepep"
+    if has_experts:
+        yield from as_tokens("moe-token-dispatcher-type", fields.text("moe_token_dispatcher_type", "alltoall"))
+
+
+def _states(fields: Fields) -> Iterator[str]:
+    """Precision, and what replicas share out."""
+    half = fields.flag("fp16") or fields.text("torch_dtype") in ("float16", "fp16")
+    fields.has("bf16")
+    yield "--fp16" if half else "--bf16"
+    if fields.flag("use_megatron_fsdp"):
+        yield "--use-megatron-fsdp"
+        strategy = fields.text("data_parallel_sharding_strategy", "optim_grads_params")
+        yield from as_tokens("data-parallel-sharding-strategy", strategy)
+    if fields.flag("use_distributed_optimizer", True):
+        yield "--use-distributed-optimizer"
+
+
+def _adapters(fields: Fields) -> tuple[tuple[str, ...], list[str]]:
+    """LoRA's arguments by MindSpeed-LLM's names, and why no plan says what is trained."""
+    tuner = fields.text("tuner_type", "full")
+    rank, targets = fields.number("lora_rank", _RANK), fields.data.get("target_modules", "all-linear")
+    fields.has("target_modules")
+    if tuner == "full":
+        return (), []
+    names = [targets] if isinstance(targets, str) else [str(each) for each in targets]
+    names = [each for name in names for each in (_EVERY if name == "all-linear" else (name,))]
+    if tuner != "lora" or not set(names) <= set(_EVERY):
+        told = say("--tuner_type {tuner} of {names}: no plan says what is trained", tuner=tuner, names=", ".join(names))
+        return (), [told]
+    return ("--lora-r", str(rank), "--lora-target-modules", *names), []
+
+
+def _framework(text: str, fields: Fields) -> FrameworkGuess:
+    """The stack by the chips that the text names; no profile has its launcher."""
+    if _NPU.search(text):
+        return FrameworkGuess("mindspeed", None, later("ms-swift's `megatron`, on Ascend"))
+    stack = "megatron-core" if fields.data.get("overlap_grad_reduce") is True else "megatron-core-plain"
+    return FrameworkGuess(stack, None, later("ms-swift's `megatron`"))
+
+
+def _devices(setting: Callable[[str], str | None]) -> TrainingDevices:
+    """By NPROC_PER_NODE and NNODES; one process without both."""
+    given = {name: setting(name) for name in ("NPROC_PER_NODE", "NNODES")}
+    if not any(given.values()):
+        return TrainingDevices(1, 1)
+    each, nodes = given["NPROC_PER_NODE"] or "", given["NNODES"] or "1"
+    unclear = [name for name, value in zip(given, (each, nodes), strict=True) if not value.isdigit()]
+    if unclear:
+        told = later("the environment says how many train, and the script does not: {names}")
+        return TrainingDevices(None, None, (say(told, names=", ".join(unclear)),))
+    return TrainingDevices(int(each) * int(nodes), int(each))

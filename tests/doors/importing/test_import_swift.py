@@ -1,0 +1,149 @@
+"""ms-swift's `megatron sft` and `megatron pt`, read as the arguments of Megatron-LM that mean the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cpsolver.doors.importing.imported import Imported
+from cpsolver.doors.importing.scope import OutOfScopeError
+from cpsolver.inputs.errors import InputError
+from tests.doors.importing.test_import_scripts import imported
+from tests.support.command import in_tmp, run, write  # noqa: F401
+
+HEAD = "PYTORCH_CUDA_ALLOC_CONF='expandable_segments:True' NPROC_PER_NODE=8 NNODES=2 \\\n"
+FULL = HEAD + "megatron sft --model Qwen/Qwen3-30B-A3B-Base --packing true --max_length 8192 --output_dir out"
+DENSE = HEAD.replace("NNODES=2 ", "") + "megatron sft --model Qwen/Qwen2.5-7B-Instruct --max_length 2048 --tuner_type"
+
+
+def read(command: str) -> Imported:
+    """The import of a script with one command."""
+    return imported(f"#!/bin/bash\n{command}\n", chip="h100")
+
+
+def wrong(command: str) -> str:
+    """What is wrong with it, in words."""
+    with pytest.raises(InputError) as error:
+        read(command)
+    return "; ".join(map(str, error.value.troubles))
+
+
+def test_degrees_and_defaults_are_those_of_ms_swift() -> None:
+    found = read(f"{FULL} --pipeline_model_parallel_size 2 --expert_model_parallel_size 8 --moe_aux_loss_coeff 1e-3")
+    assert found.spec["model"] == "qwen3-30b-a3b"
+    assert found.spec["cluster"] == {"num_gpus": 16, "gpus_per_node": 8, "chips": "h100"}
+    training = found.spec["training"]
+    assert (training["global_batch_size"], training["sequence_length"], training["precision"]) == (16, 8192, "bf16")
+    assert training["moe_dispatcher"] == "alltoall"
+    assert training["expandable_segments"] is True
+    plan = found.strategy
+    assert plan is not None
+    assert (plan.tp, plan.pp, plan.dp, plan.ep, plan.etp, plan.mbs) == (1, 2, 8, 8, 1, 1)
+    assert (plan.recompute[0], plan.recompute_modules[0]) == ("selective", ("core_attn",))
+    assert (plan.distributed_optimizer, plan.flash_attention, plan.sequence_parallel) == (True, True, False)
+    assert (found.spec["stack"], found.spec.get("launcher")) == ("megatron-core-plain", None)
+    assert not found.unknown
+    assert not found.unused
+    assert not any("as long as their data" in note for note in found.notes)
+
+
+def test_what_is_given_is_read() -> None:
+    found = read(
+        f"{FULL} --tensor_model_parallel_size 4 --sequence_parallel true --recompute_granularity none "
+        "--overlap_grad_reduce true --micro_batch_size 2 --global_batch_size=64 --packing false "
+        "--use_distributed_optimizer false --moe_enable_deepep true --moe_token_dispatcher_type flex "
+        "--optimizer_cpu_offload true"
+    )
+    plan = found.strategy
+    assert plan is not None
+    assert (plan.tp, plan.dp, plan.mbs, plan.recompute[0]) == (4, 4, 2, "none")
+    assert (plan.sequence_parallel, plan.distributed_optimizer) == (True, False)
+    assert found.spec["stack"] == "megatron-core"
+    assert found.spec["training"]["optimizer_offload"] == 1.0
+    assert any("without --packing: sequences as long as their data" in note for note in found.notes)
+
+
+def test_adapters_beside_a_dense_decoder() -> None:
+    found = read(f"{DENSE} lora --lora_rank 16 --target_modules all-linear --lora_alpha 32 --merge_lora false")
+    targets = ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
+    assert found.spec["training"]["lora"] == {"rank": 16, "targets": targets}
+    assert found.strategy is not None
+    some = read(f"{DENSE} lora --target_modules linear_qkv linear_proj").spec["training"]["lora"]
+    assert some == {"rank": 8, "targets": targets[:2]}
+
+
+@pytest.mark.parametrize("more", ["lora --target_modules q_proj", "lora_llm"])
+def test_adapters_without_words_here_leave_no_plan(more: str) -> None:
+    found = read(f"{DENSE} {more}")
+    assert found.strategy is None
+    assert "no plan says what is trained" in found.refusals[0]
+
+
+def test_adapters_beside_experts_leave_no_plan() -> None:
+    found = read(f"{FULL} --tuner_type lora --target_modules all-linear")
+    assert found.strategy is None
+    assert "LoRA beside experts" in found.refusals[0]
+    assert not found.unused
+
+
+def test_ascend_has_its_own_stack() -> None:
+    found = read(f"export ASCEND_RT_VISIBLE_DEVICES=0,1\n{FULL}")
+    assert (found.spec["stack"], found.spec.get("launcher")) == ("mindspeed", None)
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (FULL.replace("megatron sft", "megatron rlhf --rlhf_type dpo"), "reinforcement, preferences or distillation"),
+        (FULL.replace("megatron sft", "megatron export"), "a conversion of checkpoints"),
+        (f"{FULL} --task_type seq_cls", "the training of seq_cls"),
+        (FULL.replace("Qwen3-30B-A3B-Base", "Qwen3-VL-30B-A3B-Instruct"), "a multimodal model"),
+        (FULL.replace("Qwen3-30B-A3B-Base", "Qwen2.5-Omni-7B"), "a multimodal model"),
+    ],
+)
+def test_what_trains_no_decoder_is_refused_for_what_it_is(command: str, said: str) -> None:
+    with pytest.raises(OutOfScopeError, match=said):
+        read(command)
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (FULL.replace("Qwen3-30B-A3B-Base", "Qwen3-30B-A9B"), "is not a model of the catalogue"),
+        (FULL.replace("--model Qwen/Qwen3-30B-A3B-Base", ""), "--model: is not given"),
+        (FULL.replace("--max_length 8192", ""), "--seq-length: is not given"),
+        (f"{FULL} --freeze_llm true", "freeze_llm: a decoder that is not trained"),
+        (FULL.replace("NPROC_PER_NODE=8 NNODES=2", "NNODES=$WORLD_SIZE"), "does not: NPROC_PER_NODE, NNODES"),
+        (FULL.replace("--max_length 8192", "--max_length many"), "must be a whole number"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_told(command: str, said: str) -> None:
+    assert said in wrong(command)
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [("openai-mirror/gpt-oss-20b", "gpt-oss-20b"), ("ZhipuAI/GLM-4.5-Air", "glm4.5-air-106b-a12b")],
+)
+def test_a_mirror_and_a_variant_are_the_model(name: str, model: str) -> None:
+    assert read(FULL.replace("Qwen/Qwen3-30B-A3B-Base", name)).spec["model"] == model
+    assert read(FULL.replace("Qwen/Qwen3-30B-A3B-Base", f"{name}-FP8")).spec["model"] == model
+
+
+def test_one_process_without_a_launcher_and_what_is_exported_counts() -> None:
+    assert read(FULL.replace("NPROC_PER_NODE=8 NNODES=2 \\\n", "")).spec["cluster"]["num_gpus"] == 1
+    exported = "export NPROC_PER_NODE=4\n" + FULL.replace("NPROC_PER_NODE=8 NNODES=2 \\\n", "")
+    assert read(exported).spec["cluster"] == {"num_gpus": 4, "gpus_per_node": 4, "chips": "h100"}
+
+
+def test_a_file_of_fields_stands_in_the_first_place() -> None:
+    fields = "model: Qwen/Qwen2.5-7B\nmax_length: 4096\npacking: true\ntensor_model_parallel_size: 2\nENV: {A: 1}\n"
+    Path("conf").mkdir()
+    write("conf/sft.yaml", fields)
+    script = write("conf/sft.sh", "NPROC_PER_NODE=4 megatron sft conf/sft.yaml --tensor_model_parallel_size 4\n")
+    done = run("import", str(script), "--chip", "h100", "--json")
+    assert '"tp": 4' in done.stdout
+    assert '"sequence_length": 4096' in done.stdout
+    Path("conf/sft.yaml").unlink()
+    assert "is not in the script's folder or above it" in run("import", str(script), "--chip", "h100").stderr
