@@ -7,7 +7,9 @@ the frozen layer's share of a rank and the adapter's stand side by side.
 
 Beside a layer's routed experts stands one adapter for all of them, which every expert-parallel rank holds and runs on
 all tokens that its experts get, in one GEMM; its gradients are summed over these ranks in every backward pass
-(share_expert_adapters, _allreduce_shared_expert_grad). Shared experts have adapters as a dense block has.
+(share_expert_adapters, _allreduce_shared_expert_grad). Or each expert has its own, on the rank that has the expert, in
+grouped GEMMs (GroupedExpertLinearAdapter of 0.6.2; LoraParallelLinear of mcore-bridge 1.6.5, which ms-swift runs).
+Shared experts have adapters as a dense block has.
 """
 
 from __future__ import annotations
@@ -144,7 +146,7 @@ def layer_adapter_parameters(problem: Problem, routed: bool | None = None) -> tu
     both: tuple[Block, ...] = ("attention", "mlp")
     return tuple(
         sum(
-            count * rank * (each.inputs + each.outputs)
+            count * rank * (each.inputs + each.outputs) * pairs(problem, each)
             for part, count in kind.parts
             for block in both
             for each in adapters(problem, part, block)
@@ -152,6 +154,12 @@ def layer_adapter_parameters(problem: Problem, routed: bool | None = None) -> tu
         )
         for kind in layer_kinds(problem.model)
     )
+
+
+def pairs(problem: Problem, each: Adapter) -> int:
+    """How many pairs of matrices an adapter is in all: one for each expert where they do not share it."""
+    lora, moe = problem.lora, problem.model.moe
+    return moe.experts if each.routed and moe is not None and lora and not lora.share_expert_adapters else 1
 
 
 def _copies(problem: Problem, shard: Shard, each: Adapter, load: float) -> Floats:
@@ -172,7 +180,10 @@ def adapter_gemms(
         inputs, outputs = each.widths(shard)
         rows = _copies(problem, shard, each, routed_load(problem) if load is None else load)
         narrow = rank if each.row or each.routed else rank / tp
-        found += [Gemm("adapters", narrow, inputs, rows), Gemm("adapters", outputs, rank, rows)]
+        grouped = pairs(problem, each) > 1
+        local = np.maximum(1.0, pairs(problem, each) / shard.ep)
+        sizes = (narrow, inputs), (outputs, rank)
+        found += [Gemm("adapters", n, k, rows / local, local, grouped) for n, k in sizes]
     return found
 
 
@@ -210,8 +221,8 @@ def adapter_seconds(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind,
     column-parallel layer's input comes gathered with the layer's own, unless that gathers it in pieces under its GEMM
     (`tensor_overlap`) or behind no norm: then it is gathered once more, and its gradient scattered; without sequence
     parallelism that gradient is summed. Beside a row-parallel layer all results are gathered, and with sequence
-    parallelism their gradients too; or both go by all-to-all. Beside a whole layer the results are gathered. Routed
-    experts' sum the gradients of their two matrices over expert-parallel ranks.
+    parallelism their gradients too; or both go by all-to-all. Beside a whole layer the results are gathered. One that
+    routed experts share sums the gradients of its two matrices over expert-parallel ranks.
     """
     forward, backward = np.zeros(len(shard.tp)), np.zeros(len(shard.tp))
     lora, tokens, split = problem.lora, shard.tokens(problem.sequence), shard.sequence_parallel
@@ -225,7 +236,8 @@ def adapter_seconds(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind,
     overlapped = split & (problem.stack.tensor_overlap > 0)
     for each in adapters(problem, kind, block):
         if each.routed:
-            backward = backward + _summed_over_experts(problem, chip, shard, each)
+            shared = pairs(problem, each) == 1
+            backward = backward + (_summed_over_experts(problem, chip, shard, each) if shared else 0.0)
             continue
         forward = forward + seconds("all_reduce" if each.row else "all_gather", lora.rank)
         backward = backward + seconds("all_reduce", lora.rank)

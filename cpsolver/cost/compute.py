@@ -247,14 +247,18 @@ def _adapters(problem: Problem, device: ChipSpeeds, shard: Shard, kind: LayerKin
     if not made_of:
         return []
     once, back = np.zeros(len(tokens)), np.zeros(len(tokens))
+    rests_on: tuple[str, ...] = ()
     for gemm in made_of:
-        m = tokens * gemm.rows
-        once = once + device.gemm(m, gemm.n, gemm.k)
-        back = back + device.gemm(m, gemm.k, gemm.n) + device.gemm(gemm.k, gemm.n, m)
+        m, speed = tokens * gemm.rows, np.ones(len(tokens))
+        if gemm.grouped:
+            speed, rests_on = _grouped_speed(problem, gemm)
+        passes = (m, gemm.n, gemm.k), (m, gemm.k, gemm.n), (gemm.k, gemm.n, m)
+        forward, *backward = (device.gemm(*sizes, gemm.count) / speed for sizes in passes)
+        once, back = once + forward, back + sum(backward)
     traffic, each = adapter_traffic(problem, shard, kind, block), problem.element_bytes * tokens
     beside = (device.stream(each * elements, traffic.kernels) for elements in (traffic.forward, traffic.backward))
-    passes = (once + next(beside), back + next(beside))
-    return [Operator("adapters", passes, (device.gemm_efficiency, "memory"))]
+    in_all = (once + next(beside), back + next(beside))
+    return [Operator("adapters", in_all, (device.gemm_efficiency, "memory", *rests_on))]
 
 
 def part_seconds(

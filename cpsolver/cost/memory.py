@@ -283,12 +283,14 @@ def stage_parameters(problem: Problem, rows: Candidates) -> StageParameters:
 
 
 def trained_parameters(problem: Problem, rows: Candidates) -> StageParameters:
-    """Of what is trained: all that a device holds, or the adapters, of whose matrices each rank has its share."""
+    """Of what is trained: all that a device holds, or the adapters, of whose matrices each rank has its share; of those
+    that experts have of their own, its experts'."""
     if problem.lora is None:
         return stage_parameters(problem, rows)
+    experts_ranks = np.ones(len(rows)) if problem.lora.share_expert_adapters else rows.ep
     layers, routed = (
         np.array(layer_adapter_parameters(problem, of_experts), dtype=np.float64)[:, None] / ranks
-        for of_experts, ranks in ((False, rows.tp), (True, np.ones(len(rows))))
+        for of_experts, ranks in ((False, rows.tp), (True, experts_ranks))
     )
     layer, experts, none = _mean_layer(problem, layers), _mean_layer(problem, routed), np.zeros(len(rows))
     return StageParameters(layer, experts, layers - layer, routed - experts, *5 * (none,))

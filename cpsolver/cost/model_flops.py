@@ -56,7 +56,7 @@ def _used(problem: Problem, kind: LayerKind) -> float:
     weights = _computed(problem) * sum(float(np.sum(gemm.n * gemm.k * gemm.rows * gemm.count)) for gemm in made_of)
     blocks: tuple[Block, ...] = ("attention", "mlp")
     beside = [gemm for block in blocks for gemm in adapter_gemms(problem, whole, kind, block, load=1.0)]
-    weights += sum(float(np.sum(gemm.n * gemm.k * gemm.rows)) for gemm in beside)
+    weights += sum(float(np.sum(gemm.n * gemm.k * gemm.rows * gemm.count)) for gemm in beside)
     if not kind.attends:
         return weights + (0.0 if kind.mixer == "none" else counted_flops(model, kind.mixer) / 2)
     visible = attended_share(problem, kind)

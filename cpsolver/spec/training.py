@@ -129,6 +129,9 @@ class Lora(Part):
         default=False,
         description="results beside row-parallel layers go by all-to-all, not gathered (a2a_experimental)",
     )
+    share_expert_adapters: StrictBool = Field(
+        default=True, description="one adapter beside all experts of a layer; false: one beside each"
+    )
     quantized_base: QuantizedBase | None = Field(
         default=None, description="QLoRA: frozen linear layers are held in nf4, or nf4_double; null: as they are used"
     )

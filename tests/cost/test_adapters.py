@@ -245,6 +245,42 @@ def test_one_adapter_stands_beside_all_experts_and_one_beside_shared_ones() -> N
     assert float(states[0]) < float(tables.layer_states[0]) < 0.5 * float(plain.layer_states[0])
 
 
+OWN = {"rank": 16, "targets": "mlp", "share_expert_adapters": False}
+
+
+def test_adapters_of_its_own_stand_beside_each_expert() -> None:
+    """Four experts: four times what they share; ep 2 holds two of them, in two grouped GEMMs of half the rows each."""
+    problem, shared = tuned(OWN, EXPERTS), tuned({"rank": 16, "targets": "mlp"}, EXPERTS)
+    assert adapters.layer_adapter_parameters(problem, True) == (4 * 16 * 3584,)
+    assert adapters.layer_adapter_parameters(problem, False) == (16 * 3584,)
+    assert adapters.trained_in_all(problem) == 4 * 5 * 16 * 3584
+    held = memory.trained_parameters(problem, row(problem, tp=1, dp=4, ep=2))
+    assert float(held.experts[0]) == 2 * 16 * 3584
+    shard, kind = row(problem, tp=1, dp=4, ep=2).shard, layer_kinds(problem.model)[0]
+    own, one = (adapters.adapter_gemms(each, shard, kind, "mlp") for each in (problem, shared))
+    sizes = [
+        [(float(np.ravel(g.rows)[0]), float(np.ravel(g.count)[0]), g.grouped) for g in each] for each in (own, one)
+    ]
+    assert sizes[0] == [(1, 2, True)] * 2 + [(1, 1, False)] * 2 + [(1, 2, True)] * 2 + [(1, 1, False)] * 2
+    assert sizes[1] == [(2, 1, False)] * 2 + [(1, 1, False)] * 2 + [(2, 1, False)] * 2 + [(1, 1, False)] * 2
+    assert model_flops_per_step(problem) == model_flops_per_step(shared)
+
+
+def test_experts_own_adapters_run_in_grouped_kernels_and_sum_nothing_over_expert_parallel_ranks() -> None:
+    """One expert on each of ep 4: the same GEMMs as with a shared adapter, as slow as grouped kernels are."""
+    model = model_spec(moe={**EXPERTS["moe"], "shared_experts": 0})
+    shared, own, slow = (
+        tuned(lora, model, stack={"grouped_gemm_speed": speed, "uneven_grouped_gemm_speed": 1.0})
+        for lora, speed in (({**OWN, "share_expert_adapters": True}, 0.5), (OWN, 1.0), (OWN, 0.5))
+    )
+    (one, shard), (same, _), (slower, _) = (both(each, tp=1, dp=4, ep=4) for each in (shared, own, slow))
+    assert same["adapters"] == pytest.approx(one["adapters"])
+    assert slower["adapters"] > one["adapters"]
+    kind, chip = layer_kinds(own.model)[0], own.supplies[0].chip
+    assert not np.any(adapters.adapter_seconds(own, chip, shard, kind, "mlp"))
+    assert np.any(adapters.adapter_seconds(shared, chip, shard, kind, "mlp"))
+
+
 def test_adapters_beside_experts_see_every_copy_of_a_token() -> None:
     """tp 2, top 2, load 1.5: a device's experts get 1.5 x 2 / 2 copies of a token: (1.5 T, 1024) x (1024, 16) and
     (1.5 T, 16) x (16, 1024)."""

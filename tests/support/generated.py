@@ -113,6 +113,7 @@ def _finetuning(rng: np.random.Generator, sequence: int) -> Iterator[dict[str, A
     kind, lora = rng.random(), dict[str, Any]()
     lora |= {"rank": int(rng.choice([2, 8, 16])), "all_to_all": bool(rng.random() < 0.3)}
     lora["dropout"] = float(rng.choice([0.0, 0.1]))
+    lora["share_expert_adapters"] = lora["rank"] != 8
     chosen = [str(name) for name in rng.permutation(names if rng.random() < 0.7 else parts)]
     narrow = {"quantized_base": str(rng.choice(["nf4", "nf4_double"]))} if rng.random() < 0.25 else {}
     if kind < 0.8:

@@ -228,8 +228,8 @@ def _adapters(problem: Problem) -> Iterator[tuple[str, Any]]:
     yield "peft.target_modules", list(lora.targets)
     yield "peft.dim", lora.rank
     yield "peft.dropout", lora.dropout
-    if problem.model.moe is not None:  # one adapter beside all experts of a layer, of the full rank
-        yield "peft.share_expert_adapters", True
+    if problem.model.moe is not None:  # of the full rank
+        yield "peft.share_expert_adapters", lora.share_expert_adapters
         yield "peft.normalize_moe_lora", False
     if not lora.of_parts:
         yield "peft.a2a_experimental", lora.all_to_all

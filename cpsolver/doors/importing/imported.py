@@ -226,6 +226,7 @@ def _imported(name: str, said: _Training, options: ImportOptions) -> Imported:
     if reading and reading.refusals:
         plan = replace(plan, strategy=None, refusals=(*reading.refusals, *plan.refusals))
     section = training_fields(arguments, batch.tokens, batch.sequences) | adapter_fields(arguments, fields)
+    section |= reading.training if reading else {}
     again, notes = recomputed_functions(arguments, plan.strategy, "lora" in section)
     experts, told_of_experts = zero_memory(arguments, plan.strategy, "lora" in section)
     section |= again | experts

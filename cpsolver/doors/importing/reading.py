@@ -28,9 +28,9 @@ _TABLE = Path(__file__).parent / "formats.yaml"
 class Reading:
     """The arguments that a file of a format stands for, the devices it names, and what a user should know.
 
-    `kind`: the format in words. `program`: what is started, where the file says so. `model`: fields of the architecture
-    that no argument says. `refusals`: why no plan can express what runs. `unread`: fields of the file that nothing here
-    uses. `hint`: text by whose words a model of the catalogue is likely.
+    `kind`: the format in words. `program`: what is started, where the file says so. `model` and `training`: fields of
+    the architecture and of the spec's section that no argument says. `refusals`: why no plan can express what runs.
+    `unread`: fields of the file that nothing here uses. `hint`: text by whose words a model of the catalogue is likely.
     """
 
     kind: str
@@ -39,6 +39,7 @@ class Reading:
     launched: TrainingDevices = NO_DEVICES
     program: str = ""
     model: Mapping[str, Any] = field(default_factory=dict)
+    training: Mapping[str, Any] = field(default_factory=dict)
     refusals: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()

@@ -19,14 +19,20 @@ from cpsolver.doors.importing.scope import OutOfScopeError
 from cpsolver.inputs.document import load_yaml
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.inputs.language import later, say
+from models_zoo import SPECIAL_LAYERS, Architecture, special_layers
 
 _NPU = re.compile("ascend|npu|mindspeed", re.IGNORECASE)
 _IMAGES = re.compile(r"vl(?![a-z])|vl\d|omni|vision|\dv(?![a-z])|ovis|llava", re.IGNORECASE)
 """Names of models with an encoder of images or sound beside the decoder."""
 _VARIANT = re.compile(r"(?:[-_](?:instruct|base|chat|it|hf|fp8|bf16|thinking|\d{4}))+$", re.IGNORECASE)
 """What the name of a repository has behind that of the model: it changes no size."""
-_EVERY = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
-"""What `all-linear` is of a decoder's layers, by Megatron-Core's names."""
+_HEADS: tuple[str, ...] = ("linear_qkv",)
+_SPLIT: tuple[str, ...] = ("linear_q_down_proj", "linear_q_up_proj")
+_UNSPLIT: tuple[str, ...] = ("linear_q_proj",)
+_LATENT = (*_UNSPLIT, *_SPLIT, "linear_kv_down_proj", "linear_kv_up_proj")
+"""Of `all-linear`, what a decoder's attention has by Megatron-Core's names; queries of latent attention in one of two
+ways."""
+_MTP = later("multi-token prediction")
 _BATCH, _RANK = 16, 8  # MegatronArguments.global_batch_size and lora_rank, where they are not given
 
 
@@ -41,16 +47,18 @@ def read_swift(
         raise OutOfScopeError(Trouble("--task_type", say(told, task=task), file=name, line=training.line))
     fields.refuse()
     model = _model(name, training.line, fields)
-    adapters, refusals = _adapters(fields)
+    adapters, refusals = _adapters(fields, model)
     tokens = [token for argument, value in size_arguments(model).items() for token in as_tokens(argument, value)]
-    tokens += [*fields.mapped(), *_defaults(fields, "moe" in model), *_states(fields), *adapters]
+    tokens += [*fields.mapped(), *_defaults(fields, "moe" in model), *_states(fields)]
     notes = [] if fields.flag("packing") else [_PADDED]
+    notes += [_OTHER_SHARES] if adapters and (fields.number("tensor_model_parallel_size", 1) or 1) > 1 else []
     fields.close()
     reading = Reading(
         later("script of ms-swift"),
         tuple(tokens),
         _framework(text, fields),
         model=model,
+        training={"lora": adapters} if adapters else {},
         refusals=tuple(refusals),
         notes=tuple(notes),
         unread=tuple(f"--{each}" for each in fields.unread()),
@@ -59,6 +67,9 @@ def read_swift(
     return reading, _devices(setting)
 
 
+_OTHER_SHARES = later(
+    "adapters are counted as Megatron-Bridge splits them over tensor-parallel ranks; ms-swift has half of each whole"
+)
 _PADDED = later("without --packing: sequences as long as their data; they are taken as long as --max_length here")
 
 
@@ -98,8 +109,9 @@ def _model(name: str, line: int, fields: Fields) -> dict[str, Any]:
         fields.trouble("--model", "is not given: the model")
         return {}
     plain = named.rstrip("/").rpartition("/")[2]
+    modules = fields.number("mtp_num_layers", 0, least=0)  # none unless asked for, whatever the model has
     try:
-        return named_fields(named, name, "--model", (plain, _VARIANT.sub("", plain)))
+        return {**named_fields(named, name, "--model", (plain, _VARIANT.sub("", plain))), "mtp_layers": modules}
     except InputError:
         if not _IMAGES.search(plain):
             raise
@@ -136,19 +148,26 @@ def _states(fields: Fields) -> Iterator[str]:
         yield "--use-distributed-optimizer"
 
 
-def _adapters(fields: Fields) -> tuple[tuple[str, ...], list[str]]:
-    """LoRA's arguments by MindSpeed-LLM's names, and why no plan says what is trained."""
-    tuner = fields.text("tuner_type", "full")
-    rank, targets = fields.number("lora_rank", _RANK), fields.data.get("target_modules", "all-linear")
-    fields.has("target_modules")
-    if tuner == "full":
-        return (), []
-    names = [targets] if isinstance(targets, str) else [str(each) for each in targets]
-    names = [each for name in names for each in (_EVERY if name == "all-linear" else (name,))]
-    if tuner != "lora" or not set(names) <= set(_EVERY):
-        told = say("--tuner_type {tuner} of {names}: no plan says what is trained", tuner=tuner, names=", ".join(names))
-        return (), [told]
-    return ("--lora-r", str(rank), "--lora-target-modules", *names), []
+def _adapters(fields: Fields, model: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The spec's `lora`, each expert with adapters of its own; or why no plan says what is trained."""
+    tuner, rank = fields.text("tuner_type", "full"), fields.number("lora_rank", _RANK)
+    given = fields.data.get("target_modules", "all-linear") if fields.has("target_modules") else "all-linear"
+    if tuner == "full" or not model:
+        return {}, []
+    attention = model.get("attention", {})
+    every = (*(_LATENT if attention.get("kind") == "mla" else _HEADS), "linear_proj", "linear_fc1", "linear_fc2")
+    every = tuple(name for name in every if name not in (_UNSPLIT if attention.get("q_lora") else _SPLIT))
+    names = [str(each) for each in (given if isinstance(given, list) else [given])]
+    names = [each for name in names for each in (every if name == "all-linear" else (name,))]
+    if tuner != "lora" or not set(names) <= set(every):
+        told = later("--tuner_type {tuner} of {names}: no plan says what is trained")
+        return {}, [say(told, tuner=tuner, names=", ".join(names))]
+    architecture = Architecture.model_validate({"name": "imported", **model})
+    special = [SPECIAL_LAYERS[name] for name in special_layers(architecture)]
+    if special := special + [_MTP] * (architecture.mtp_layers > 0):
+        return {}, [say("adapters beside {special} are not counted", special=say(special[0]))]
+    own = {} if architecture.moe is None else {"share_expert_adapters": False}
+    return {"rank": rank, "targets": names, **own}, []
 
 
 def _framework(text: str, fields: Fields) -> FrameworkGuess:

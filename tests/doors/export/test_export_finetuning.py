@@ -52,6 +52,14 @@ def test_parts_of_fused_layers_are_canonical_lora() -> None:
     assert not any("a2a" in argument for argument in launch.arguments)
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_whether_experts_share_their_adapters_is_said(shared: bool) -> None:
+    lora = {"rank": 16, "targets": "mlp", "share_expert_adapters": shared}
+    problem = problem_of(model=model_spec(moe={"experts": 4, "top_k": 2, "expert_ffn": 512}), training={"lora": lora})
+    launch = launch_of(problem, strategy_of(dp=4), "megatron-bridge")
+    assert f"peft.share_expert_adapters={str(shared).lower()}" in launch.arguments
+
+
 def test_without_adapters_nothing_is_said_of_them() -> None:
     launch = launch_of(tuned(), strategy_of(dp=4), "megatron-bridge")
     assert "peft" not in launch.files["plan.py"]

@@ -80,10 +80,30 @@ def test_adapters_without_words_here_leave_no_plan(more: str) -> None:
     assert "no plan says what is trained" in found.refusals[0]
 
 
-def test_adapters_beside_experts_leave_no_plan() -> None:
-    found = read(f"{FULL} --tuner_type lora --target_modules all-linear")
+def test_each_expert_has_adapters_of_its_own() -> None:
+    found = read(f"{FULL} --tuner_type lora --target_modules all-linear --expert_model_parallel_size 4")
+    targets = ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
+    assert found.spec["training"]["lora"] == {"rank": 8, "targets": targets, "share_expert_adapters": False}
+    assert found.strategy is not None
+    assert (found.strategy.ep, found.strategy.etp) == (4, 1)
+
+
+def test_adapters_of_latent_attention() -> None:
+    command = f"{FULL.replace('Qwen/Qwen3-30B-A3B-Base', 'deepseek-ai/DeepSeek-V3')} --tuner_type lora"
+    found = read(command)
+    beside = ["linear_q_down_proj", "linear_q_up_proj", "linear_kv_down_proj", "linear_kv_up_proj", "linear_proj"]
+    assert found.spec["training"]["lora"]["targets"] == [*beside, "linear_fc1", "linear_fc2"]
+    assert found.model.mtp_layers == 0
+    more = read(f"{command} --mtp_num_layers 1")
+    assert more.model.mtp_layers == 1
+    assert "adapters beside multi-token prediction are not counted" in more.refusals[0]
+
+
+def test_adapters_beside_layers_of_other_kinds_leave_no_plan() -> None:
+    found = read(f"{FULL.replace('Qwen3-30B-A3B-Base', 'Qwen3-Next-80B-A3B-Instruct')} --tuner_type lora")
     assert found.strategy is None
-    assert "LoRA beside experts" in found.refusals[0]
+    assert "are not counted" in found.refusals[0]
+    assert "lora" not in found.spec["training"]
     assert not found.unused
 
 
@@ -122,13 +142,9 @@ def test_what_is_missing_or_wrong_is_told(command: str, said: str) -> None:
     assert said in wrong(command)
 
 
-@pytest.mark.parametrize(
-    ("name", "model"),
-    [("openai-mirror/gpt-oss-20b", "gpt-oss-20b"), ("ZhipuAI/GLM-4.5-Air", "glm4.5-air-106b-a12b")],
-)
-def test_a_mirror_and_a_variant_are_the_model(name: str, model: str) -> None:
-    assert read(FULL.replace("Qwen/Qwen3-30B-A3B-Base", name)).spec["model"] == model
-    assert read(FULL.replace("Qwen/Qwen3-30B-A3B-Base", f"{name}-FP8")).spec["model"] == model
+@pytest.mark.parametrize("name", ["openai-mirror/gpt-oss-20b", "gpt-oss-20b-BF16", "openai/gpt-oss-20b-Instruct-FP8"])
+def test_a_mirror_and_a_variant_are_the_model(name: str) -> None:
+    assert read(FULL.replace("Qwen/Qwen3-30B-A3B-Base", name)).spec["model"] == "gpt-oss-20b"
 
 
 def test_one_process_without_a_launcher_and_what_is_exported_counts() -> None:
