@@ -246,15 +246,12 @@ def _adapters(problem: Problem, device: ChipSpeeds, shard: Shard, kind: LayerKin
     made_of, tokens = adapter_gemms(problem, shard, kind, block), shard.tokens(problem.sequence)
     if not made_of:
         return []
-    once, back = np.zeros(len(tokens)), np.zeros(len(tokens))
-    rests_on: tuple[str, ...] = ()
+    once, back, rests_on = np.zeros(len(tokens)), np.zeros(len(tokens)), tuple[str, ...]()
     for gemm in made_of:
-        m, speed = tokens * gemm.rows, np.ones(len(tokens))
-        if gemm.grouped:
-            speed, rests_on = _grouped_speed(problem, gemm)
+        m, (speed, slower) = tokens * gemm.rows, _grouped_speed(problem, gemm) if gemm.grouped else (1.0, ())
         passes = (m, gemm.n, gemm.k), (m, gemm.k, gemm.n), (gemm.k, gemm.n, m)
         forward, *backward = (device.gemm(*sizes, gemm.count) / speed for sizes in passes)
-        once, back = once + forward, back + sum(backward)
+        once, back, rests_on = once + forward, back + sum(backward), rests_on or slower
     traffic, each = adapter_traffic(problem, shard, kind, block), problem.element_bytes * tokens
     beside = (device.stream(each * elements, traffic.kernels) for elements in (traffic.forward, traffic.backward))
     in_all = (once + next(beside), back + next(beside))

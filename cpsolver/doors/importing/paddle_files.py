@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from cpsolver.doors.importing.catalogue_match import named_fields, size_arguments
 from cpsolver.doors.importing.framework import FrameworkGuess
-from cpsolver.doors.importing.named_model import named_fields, size_arguments
 from cpsolver.doors.importing.reading import Fields, Reading, as_tokens
 from cpsolver.inputs.language import later, say
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from cpsolver.doors.importing.catalogue_match import named_fields, size_arguments
 from cpsolver.doors.importing.command import TrainingCommand, TrainingDevices
 from cpsolver.doors.importing.framework import FrameworkGuess
-from cpsolver.doors.importing.named_model import named_fields, size_arguments
 from cpsolver.doors.importing.reading import Fields, Reading, as_tokens
 from cpsolver.doors.importing.scope import OutOfScopeError
 from cpsolver.inputs.document import load_yaml

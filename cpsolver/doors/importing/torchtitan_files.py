@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from cpsolver.doors.export.torchtitan import KNOWN
+from cpsolver.doors.importing.catalogue_match import size_arguments
 from cpsolver.doors.importing.framework import FrameworkGuess
-from cpsolver.doors.importing.named_model import size_arguments
 from cpsolver.doors.importing.reading import Fields, Reading, as_tokens
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.inputs.language import later, say
