@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from cpsolver.doors.importing.scope import OutOfScopeError
 from cpsolver.inputs.data import package_data
 from cpsolver.inputs.document import read_text
 from cpsolver.inputs.english_sentences import as_messages, configuration_reason
@@ -30,6 +31,10 @@ from models_zoo.schema import DESCRIPTIVE_FIELDS
 _NOT_COMPARED = DESCRIPTIVE_FIELDS | {"activation"}
 """Fields that change neither time nor memory here (positions are compared where they are learned)."""
 _TABLE = Path(__file__).parent / "tokenizers.yaml"
+_BESIDE = re.compile(r"vl(?![a-z])|vl\d|omni|vision|audio|\dv(?![a-z])|ovis|llava", re.IGNORECASE)
+"""Names of models with an encoder of images or sound beside the decoder."""
+_VARIANT = re.compile(r"(?:[-_](?:instruct|base|chat|it|pt|hf|fp8|bf16|thinking|\d{4}))+$", re.IGNORECASE)
+"""What the name of a repository has behind that of the model: it changes no size."""
 _SIZES = {"layers": "num-layers", "hidden": "hidden-size", "heads": "num-attention-heads", "vocab": "vocab-size"}
 
 
@@ -138,24 +143,34 @@ def _shape(model: Architecture, open_vocab: bool) -> dict[str, Any]:
     return shape
 
 
-def named_fields(name: str, file: str, where: str, others: Sequence[str] = ()) -> dict[str, Any]:
-    """The architecture's fields. `others`: what the name may stand for too; `where`: the field of the file that has it.
+def named_fields(name: str, file: str, where: str) -> dict[str, Any]:
+    """The fields of the architecture that a source names. `where`: the field of the file that has the name.
 
-    Raises InputError with the nearest names, and for a config.json that cannot be read.
+    Raises InputError with the nearest names, and for a config.json that cannot be read; OutOfScopeError for a model
+    that has an encoder beside its decoder, by its name.
     """
     config = Path(file).parent / name / "config.json"
     if file != "<stdin>" and config.is_file():
         return _config(config)
+    plain = name.rstrip("/").rpartition("/")[2]
     nearest: tuple[str, ...] = ()
-    for each in dict.fromkeys((name, *others)):
+    for each in dict.fromkeys((name, plain, _VARIANT.sub("", plain))):
         try:
             found = load_architecture(each)
         except UnknownModelError as error:
             nearest = error.nearest
         else:
             return found.model_dump(exclude_none=True, exclude=set(DESCRIPTIVE_FIELDS) - {"max_positions"} | {"name"})
+    if has_encoder(plain):
+        told = say("is {what}: only the training of a decoder is planned", what=say("a multimodal model"))
+        raise OutOfScopeError(Trouble(where, told, name, file=file))
     allowed = say("a name of the catalogue (`apss-cp models`), or a folder beside the file with a config.json")
     raise InputError(Trouble(where, say("is not a model of the catalogue"), name, allowed, nearest, file=file))
+
+
+def has_encoder(name: str) -> bool:
+    """Whether a model has an encoder of images or sound beside its decoder, by its name."""
+    return _BESIDE.search(name) is not None
 
 
 def size_arguments(model: dict[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from cpsolver.doors.importing.accepted import accepted
 from cpsolver.doors.importing.arguments import Arguments
+from cpsolver.doors.importing.bridge_recipes import is_recipe, read_recipe
 from cpsolver.doors.importing.catalogue_match import match_model
 from cpsolver.doors.importing.chips import asked_of_slurm, chips_of, listed_beside
 from cpsolver.doors.importing.command import TrainingCommand, TrainingDevices, devices, find_training
@@ -107,6 +108,8 @@ _TOO_LONG = "for integer string conversion"
 
 
 def _read(name: str, text: str, options: ImportOptions) -> Imported:
+    if is_recipe(text):
+        return _recipe(name, text, options)
     if (reader := recognised(text)) is not None:
         return _file(name, text, options, reader(name, text))
     if text.lstrip().startswith("{"):
@@ -202,6 +205,16 @@ def _swift(name: str, text: str, script: Script, training: TrainingCommand, opti
     arguments = Arguments(reading.tokens, script.variables, name, training.line)
     said = _Training(SCRIPT, arguments, launched, text, reading=reading, before=tuple(script.warnings))
     return _imported(name, replace(said, after=lambda: _words(script, training, arguments)), options)
+
+
+def _recipe(name: str, text: str, options: ImportOptions) -> Imported:
+    """A recipe of Megatron-Bridge; the chip is by its name where none is given."""
+    reading, chip = read_recipe(name, text, options.arguments or ())
+    if options.chip is None and chip is not None:
+        options = replace(options, chip=chip)
+        note = say("the recipe's name says {chip}: taken for the chip", chip=chip)
+        reading = replace(reading, notes=(*reading.notes, note))
+    return _file(name, text, options, reading)
 
 
 def _file(name: str, text: str, options: ImportOptions, reading: Reading) -> Imported:

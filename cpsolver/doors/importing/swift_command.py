@@ -22,10 +22,6 @@ from cpsolver.inputs.language import later, say
 from models_zoo import SPECIAL_LAYERS, Architecture, special_layers
 
 _NPU = re.compile("ascend|npu|mindspeed", re.IGNORECASE)
-_IMAGES = re.compile(r"vl(?![a-z])|vl\d|omni|vision|\dv(?![a-z])|ovis|llava", re.IGNORECASE)
-"""Names of models with an encoder of images or sound beside the decoder."""
-_VARIANT = re.compile(r"(?:[-_](?:instruct|base|chat|it|hf|fp8|bf16|thinking|\d{4}))+$", re.IGNORECASE)
-"""What the name of a repository has behind that of the model: it changes no size."""
 _HEADS: tuple[str, ...] = ("linear_qkv",)
 _SPLIT: tuple[str, ...] = ("linear_q_down_proj", "linear_q_up_proj")
 _UNSPLIT: tuple[str, ...] = ("linear_q_proj",)
@@ -46,7 +42,7 @@ def read_swift(
         told = later("is the training of {task}: only the training of a decoder is planned")
         raise OutOfScopeError(Trouble("--task_type", say(told, task=task), file=name, line=training.line))
     fields.refuse()
-    model = _model(name, training.line, fields)
+    model = _model(name, fields)
     adapters, refusals = _adapters(fields, model)
     tokens = [token for argument, value in size_arguments(model).items() for token in as_tokens(argument, value)]
     tokens += [*fields.mapped(), *_defaults(fields, "moe" in model), *_states(fields)]
@@ -102,21 +98,14 @@ def _value(word: str) -> Any:
     return int(word) if re.fullmatch(r"-?\d{1,18}", word) else word
 
 
-def _model(name: str, line: int, fields: Fields) -> dict[str, Any]:
-    """The fields of the architecture that --model names; raises OutOfScopeError for one with an encoder beside it."""
+def _model(name: str, fields: Fields) -> dict[str, Any]:
+    """The fields of the architecture that --model names; without modules of multi-token prediction unless they are
+    asked for, whatever the model has."""
     named = fields.text("model")
     if named is None:
         fields.trouble("--model", "is not given: the model")
         return {}
-    plain = named.rstrip("/").rpartition("/")[2]
-    modules = fields.number("mtp_num_layers", 0, least=0)  # none unless asked for, whatever the model has
-    try:
-        return {**named_fields(named, name, "--model", (plain, _VARIANT.sub("", plain))), "mtp_layers": modules}
-    except InputError:
-        if not _IMAGES.search(plain):
-            raise
-    told = say("is {what}: only the training of a decoder is planned", what=say("a multimodal model"))
-    raise OutOfScopeError(Trouble("--model", told, named, file=name, line=line))
+    return {**named_fields(named, name, "--model"), "mtp_layers": fields.number("mtp_num_layers", 0, least=0)}
 
 
 def _defaults(fields: Fields, has_experts: bool) -> Iterator[str]:

@@ -1,0 +1,291 @@
+"""Recipes of Megatron-Bridge, read as text, as the arguments of Megatron-LM that mean the same.
+
+A recipe is a function of a Python file that gives a ConfigContainer; those that it calls are read in the checkout
+around it (the folder above the file that has megatron/bridge). Read in Megatron-Bridge 067f987: recipes, perf_recipes,
+training/config.py (names), training/mixed_precision.py.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from cpsolver.doors.importing.catalogue_match import has_encoder, named_fields, size_arguments
+from cpsolver.doors.importing.command import TrainingDevices
+from cpsolver.doors.importing.framework import FrameworkGuess
+from cpsolver.doors.importing.reading import Fields, Reading, as_tokens, table
+from cpsolver.doors.importing.recipe_text import Module, Recipes
+from cpsolver.doors.importing.recipe_values import UNCLEAR, Settings
+from cpsolver.doors.importing.scope import OutOfScopeError
+from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.language import later, say
+from hw_specs import chip_names
+
+_HALF = FrameworkGuess("megatron-bridge", "megatron-bridge", later("a recipe of Megatron-Bridge, gradients in 16 bits"))
+_WHOLE = FrameworkGuess("megatron-core", "megatron-bridge", later("a recipe of Megatron-Bridge, gradients in fp32"))
+_OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather", "tp_comm_overlap")
+"""What both stacks count on."""
+_DEFINES = re.compile(r"^def (\w+)\(.*\)\s*->\s*[\"']?ConfigContainer[\"']?\s*:", re.MULTILINE)
+_TELLS = re.compile(r"^\s*(?:from|import) megatron\.bridge", re.MULTILINE)
+_DEVICES = re.compile(r"_(\d+)gpu_([a-z0-9]+)")
+_NODES = {"gb200": 4, "gb300": 4}
+"""Devices of a node where they are not 8 (perf_recipes: NVL72 racks of trays with four)."""
+_SHAPE = {"num_layers": "layers", "hidden_size": "hidden", "ffn_hidden_size": "ffn", "num_attention_heads": "heads"}
+"""Fields of a model's provider that a recipe may set over what the model has."""
+_PLAIN = ("bf16_mixed", "fp16_mixed")
+"""Names of mixed precision that mean the same without their text."""
+_PRECISION = ("fp16", "fp8", "fp8_recipe", "fp4", "fp8_param_gather", "fp8_param", "grad_reduce_in_fp32")
+_COUNTED = (
+    "mixed_precision",
+    *(f"mixed_precision.{name}" for name in _PRECISION),
+    "ddp.use_megatron_fsdp",
+    "ddp.data_parallel_sharding_strategy",
+    "ddp.grad_reduce_in_fp32",
+    "optimizer.use_precision_aware_optimizer",
+)
+"""Fields that change a plan and are no argument by themselves."""
+_HALVES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "uint8": "fp8"}
+_LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
+_OVERRIDE = re.compile(r"\+{0,2}([a-z_]+(?:\.[a-z_0-9]+)*)=(.*)", re.DOTALL)
+
+
+def is_recipe(text: str) -> bool:
+    """Whether a text is a Python file with recipes of Megatron-Bridge."""
+    return _TELLS.search(text) is not None and _DEFINES.search(text) is not None
+
+
+def read_recipe(name: str, text: str, words: Sequence[str]) -> tuple[Reading, str | None]:
+    """The recipe that the first of the words names (the only one without), with the overrides of the others; and the
+    chip that its name says, as far as the catalogue has it.
+
+    Raises InputError where several may be meant, and for what its text leaves unclear and a plan needs.
+    """
+    recipes = Recipes(_root(Path(name)), gives_its_argument={"get_mixed_precision_config"})
+    module = recipes.read(Path(name), text)
+    chosen = _chosen(name, module, words)
+    if has_encoder(chosen):
+        told = say("is {what}: only the training of a decoder is planned", what=say("a multimodal model"))
+        raise OutOfScopeError(Trouble(chosen, told, file=name))
+    config = recipes.called(module, chosen)
+    if not isinstance(config, Settings) or not isinstance(config.fields.get("model"), Settings):
+        told = say("gives no configuration that can be read: what it calls is not in a checkout above the file")
+        raise InputError(Trouble(chosen, told, allowed=say("a file in Megatron-Bridge's folder"), file=name))
+    _override(config, words[1:] if words and words[0] == chosen else words, name)
+    _name_precision(config, recipes, module)
+    return _reading(name, chosen, config), _chip(chosen)
+
+
+def _root(file: Path) -> Path | None:
+    places = [place for folder in file.absolute().parents for place in (folder, folder / "src")]
+    return next((place for place in places if (place / "megatron" / "bridge").is_dir()), None)
+
+
+def _chosen(name: str, module: Module, words: Sequence[str]) -> str:
+    known = [each for each in module.functions if not each.startswith("_") and each.endswith("_config")]
+    asked = [word for word in words if "=" not in word]
+    if asked and asked[0] in module.functions:
+        return asked[0]
+    if not asked and len(known) == 1:
+        return known[0]
+    told = say("is no recipe of the file") if asked else say("has several recipes: name one of them")
+    nearest = tuple(difflib.get_close_matches(asked[0], known, n=2)) if asked else ()
+    shown = say("--args NAME of: {names}", names=", ".join(known))
+    raise InputError(Trouble("--args", told, asked[0] if asked else None, shown, nearest, file=name))
+
+
+def _override(config: Settings, words: Sequence[str], file: str) -> None:
+    """Set what `section.field=value` says, as Megatron-Bridge's command line does."""
+    for word in words:
+        match = _OVERRIDE.fullmatch(word)
+        if match is None:
+            raise InputError(Trouble("--args", "is no override", word, "section.field=value", file=file))
+        *path, last = match.group(1).split(".")
+        held: Any = config
+        for part in path:
+            held = held.fields.setdefault(part, Settings(part)) if isinstance(held, Settings) else None
+        if not isinstance(held, Settings):
+            raise InputError(Trouble("--args", "sets a field of what has none in the recipe", word, file=file))
+        held.fields[last] = _value(match.group(2))
+
+
+def _value(text: str) -> Any:
+    if text.lower() in ("true", "false", "null", "none"):
+        return {"true": True, "false": False}.get(text.lower())
+    if text.startswith("[") and text.endswith("]"):
+        return [_value(part.strip()) for part in text[1:-1].split(",") if part.strip()]
+    return int(text) if re.fullmatch(r"-?\d{1,18}", text) else text.strip("\"'")
+
+
+def _chip(recipe: str) -> str | None:
+    match = _DEVICES.search(recipe)
+    return match[2] if match is not None and match[2] in chip_names() else None
+
+
+def _devices(recipe: str) -> TrainingDevices:
+    match = _DEVICES.search(recipe)
+    if match is None:
+        return TrainingDevices(None, None)
+    total = int(match[1])
+    return TrainingDevices(total, min(total, _NODES.get(match[2], 8)))
+
+
+def _name_precision(config: Settings, recipes: Recipes, module: Module) -> None:
+    """Put what a function of training/mixed_precision.py gives in the place of its name; UNCLEAR for an unknown one."""
+    name = config.fields.get("mixed_precision")
+    if not isinstance(name, str):
+        return
+    name = name.replace("-", "_")
+    path = recipes.path("megatron.bridge.training.mixed_precision")
+    own = None if path is None else recipes.read(path)
+    where = recipes.found(module, name) or (None if own is None or name not in own.functions else (own, name))
+    plain = {kind: name.startswith(kind) for kind in ("bf16", "fp16")} if name in _PLAIN else None
+    config.fields["mixed_precision"] = (
+        recipes.called(*where) if where is not None else UNCLEAR if plain is None else Settings(name, plain)
+    )
+
+
+def _reading(name: str, recipe: str, config: Settings) -> Reading:
+    flat = {**_part(config, "model"), "seq_length": _sequence(config), **_part(config, "train")}
+    fields = Fields(flat | {f"ddp.{key}": value for key, value in _part(config, "ddp").items()}, name, "bridge")
+    fields.data |= {f"comm_overlap.{key}": value for key, value in _part(config, "comm_overlap").items()}
+    fields.data |= {f"optimizer.{key}": value for key, value in _part(config, "optimizer").items()}
+    precision = config.fields.get("mixed_precision")
+    halves = precision.plain() if isinstance(precision, Settings) else {}
+    fields.data |= {f"mixed_precision.{key}": value for key, value in halves.items() if key in _PRECISION}
+    if precision is UNCLEAR:
+        fields.data["mixed_precision"] = UNCLEAR
+    unclear = [
+        key
+        for key, value in fields.data.items()
+        if value is UNCLEAR and key in {*table("bridge")["arguments"], *_COUNTED}
+    ]
+    for key in unclear:
+        fields.trouble(key, "is not clear from the text", allowed=say('--args "NAME {key}=VALUE"', key=_dotted(key)))
+    fields.data = {key: value for key, value in fields.data.items() if value is not UNCLEAR}
+    fields.refuse()
+    model = _model(name, fields)
+    if layout := fields.data.get("pipeline_model_parallel_layout"):  # it says how many chunks there are
+        fields.data["pipeline_model_parallel_layout"] = _layout(layout)
+        fields.data.pop("virtual_pipeline_model_parallel_size", None)
+    left_out = [] if fields.data.get("fine_grained_activation_offloading") else ["offload_modules"]
+    left_out += [] if fields.data.get("cpu_offloading") else ["cpu_offloading_num_layers"]
+    left_out += [] if fields.data.get("moe_token_dispatcher_type") == "flex" else ["moe_flex_dispatcher_backend"]
+    left_out += [] if "moe" in model else [key for key in fields.data if key.startswith("moe_")]
+    fields.data = {key: value for key, value in fields.data.items() if key not in left_out}
+    tokens = [token for argument, value in size_arguments(model).items() for token in as_tokens(argument, value)]
+    tokens += [*fields.mapped(), *_shares(fields), *_precision(fields)]
+    tokens += ["--attention-dropout", "0", "--hidden-dropout", "0"]
+    adapters, refusals = _adapters(config, model)
+    fields.close()
+    training: dict[str, Any] = {"lora": adapters} if adapters else {}
+    if "expandable_segments:True" in str(_part(config, "env_vars").get("PYTORCH_CUDA_ALLOC_CONF", "")):
+        training["expandable_segments"] = True
+    return Reading(
+        later("recipe of Megatron-Bridge"),
+        tuple(tokens),
+        _WHOLE if _gradients_in_fp32(fields, precision) else _HALF,
+        _devices(recipe),
+        model=model,
+        training=training,
+        refusals=tuple(refusals),
+        notes=tuple(_overlapped(fields)),
+        hint=str(flat.get("", "")),
+    )
+
+
+def _dotted(key: str) -> str:
+    """A field with its section, as overrides name it."""
+    sections = {"micro_batch_size": "train", "global_batch_size": "train", "seq_length": "dataset"}
+    return key if "." in key or key == "mixed_precision" else f"{sections.get(key, 'model')}.{key}"
+
+
+def _part(config: Settings, section: str) -> dict[str, Any]:
+    held = config.fields.get(section)
+    return held.plain() if isinstance(held, Settings) else dict(held) if isinstance(held, dict) else {}
+
+
+def _sequence(config: Settings) -> Any:
+    data = _part(config, "dataset")
+    given = data.get("seq_length", data.get("sequence_length", UNCLEAR))
+    return _part(config, "model").get("seq_length", UNCLEAR) if given is UNCLEAR else given
+
+
+def _model(name: str, fields: Fields) -> dict[str, Any]:
+    """The architecture that the recipe takes from Hugging Face, with the sizes that it sets itself."""
+    named = fields.data.get("")
+    if not isinstance(named, str):
+        fields.trouble("model", 'is not named as on Hugging Face: AutoBridge.from_hf_pretrained("...")')
+        return {}
+    model = named_fields(named, name, "model")
+    model |= {ours: fields.data[theirs] for theirs, ours in _SHAPE.items() if isinstance(fields.data.get(theirs), int)}
+    if "mtp_num_layers" in fields.data:
+        model["mtp_layers"] = fields.data["mtp_num_layers"] or 0
+    return model
+
+
+def _layout(layout: Any) -> Any:
+    """A list of chunks, each of its layers' names, as Megatron-Core's text has it."""
+    if not isinstance(layout, list) or not all(isinstance(chunk, list) for chunk in layout):
+        return layout
+    return "|".join("".join(_LETTERS.get(str(layer), "?") for layer in chunk) for chunk in layout)
+
+
+def _overlapped(fields: Fields) -> list[str]:
+    """Notes on overlaps that the stack counts on and the recipe has not; comm_overlap's word counts before ddp's."""
+    split = (fields.data.get("tensor_model_parallel_size") or 1) > 1
+    asked = [name for name in _OVERLAPS if name != "tp_comm_overlap" or split]
+    said = {name: fields.data.get(f"comm_overlap.{name}") for name in asked}
+    said = {name: fields.data.get(f"ddp.{name}") if value is None else value for name, value in said.items()}
+    told = later("{name} is off, and the stack counts on it: time is predicted too short")
+    return [say(told, name=name) for name, value in said.items() if value is False]
+
+
+def _shares(fields: Fields) -> Iterator[str]:
+    """What replicas share out, and the precision of what they keep."""
+    if fields.data.get("ddp.use_megatron_fsdp") is True:
+        yield "--use-megatron-fsdp"
+        yield from as_tokens("data-parallel-sharding-strategy", fields.data.get("ddp.data_parallel_sharding_strategy"))
+    if fields.data.get("optimizer.use_precision_aware_optimizer") is True:
+        yield "--use-precision-aware-optimizer"
+        for name in ("main_grads_dtype", "exp_avg_dtype", "exp_avg_sq_dtype"):  # main_params_dtype: fp32 everywhere
+            if (half := _HALVES.get(str(fields.data.get(f"optimizer.{name}")))) is not None:
+                yield from (f"--{name.replace('_', '-')}", half)
+
+
+def _precision(fields: Fields) -> Iterator[str]:
+    held = {name: fields.data.get(f"mixed_precision.{name}") for name in _PRECISION}
+    yield "--fp16" if held["fp16"] is True else "--bf16"
+    if isinstance(held["fp8"], str):
+        yield from as_tokens("fp8-format", held["fp8"])
+        yield from as_tokens("fp8-recipe", held["fp8_recipe"] or "tensorwise")  # MixedPrecisionConfig's own
+    if isinstance(held["fp4"], str):
+        yield from as_tokens("fp4-format", held["fp4"])
+    if held["fp8_param_gather"] is True or held["fp8_param"] is True:
+        yield "--fp8-param-gather"
+
+
+def _gradients_in_fp32(fields: Fields, precision: Any) -> bool:
+    """What the setup of mixed precision says, over what ddp has."""
+    said = fields.data.get("ddp.grad_reduce_in_fp32")
+    if isinstance(precision, Settings):
+        said = fields.data.get("mixed_precision.grad_reduce_in_fp32", True)
+    return said is not False
+
+
+def _adapters(config: Settings, model: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The spec's `lora`; why no plan says what is trained."""
+    peft = config.fields.get("peft")
+    if peft is None or peft is UNCLEAR:
+        return {}, []
+    if not isinstance(peft, Settings) or peft.kind != "LoRA":
+        kind = peft.kind if isinstance(peft, Settings) else str(peft)
+        return {}, [say("peft {kind}: no plan says what is trained", kind=kind)]
+    targets = peft.fields.get("target_modules", UNCLEAR)
+    lora = {"rank": peft.fields.get("dim", 32), "dropout": peft.fields.get("dropout", 0.0)}
+    lora |= {} if targets is UNCLEAR else {"targets": list(targets)}
+    if "moe" in model and peft.fields.get("share_expert_adapters") is False:
+        lora["share_expert_adapters"] = False
+    return lora, []
