@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cpsolver.doors.importing.recipe_text import Recipes
-from cpsolver.doors.importing.recipe_values import UNCLEAR, Settings
+from cpsolver.doors.importing.recipe_values import UNCLEAR, Configured
 from tests.real.readers import BRIDGE, read
 
 READER = Path(__file__).with_name("bridge_recipes_read.py")
@@ -28,7 +28,7 @@ def differences(ours: dict[str, Any], theirs: dict[str, Any]) -> Iterator[str]:
     """Fields of a section of which the text says another value; those that either side has no plain value of count
     as equal."""
     for name, value in ours.items():
-        plain = not isinstance(value, Settings | dict) and value is not UNCLEAR
+        plain = not isinstance(value, Configured | dict) and value is not UNCLEAR
         if plain and name in theirs and theirs[name] != [None]:
             same = theirs[name] == (list(value) if isinstance(value, tuple) else value)
             if not same:
@@ -46,11 +46,11 @@ def test_what_recipes_set_is_what_their_text_says() -> None:
     for (file, name), theirs in zip(found, read(READER, BRIDGE, cases), strict=True):
         recipes = Recipes(root)
         ours = recipes.called(recipes.read(file), name)
-        if "error" in theirs or not isinstance(ours, Settings):  # what it does needs the model's own configuration
+        if "error" in theirs or not isinstance(ours, Configured):  # what it does needs the model's own configuration
             continue
         for section, fields in theirs.items():
             held = ours.fields.get(section)
-            if isinstance(held, Settings):
+            if isinstance(held, Configured):
                 assert not list(differences(held.plain(), fields)), (name, section)
                 compared += len(held.plain().keys() & fields.keys())
     assert compared > 5000

@@ -18,7 +18,7 @@ from cpsolver.doors.importing.command import TrainingDevices
 from cpsolver.doors.importing.framework import FrameworkGuess
 from cpsolver.doors.importing.reading import Fields, Reading, as_tokens, table
 from cpsolver.doors.importing.recipe_text import Module, Recipes
-from cpsolver.doors.importing.recipe_values import UNCLEAR, Settings
+from cpsolver.doors.importing.recipe_values import UNCLEAR, Configured
 from cpsolver.doors.importing.scope import OutOfScopeError
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.inputs.language import later, say
@@ -70,7 +70,7 @@ def read_recipe(name: str, text: str, words: Sequence[str]) -> tuple[Reading, st
         told = say("is {what}: only the training of a decoder is planned", what=say("a multimodal model"))
         raise OutOfScopeError(Trouble(chosen, told, file=name))
     config = recipes.called(module, chosen)
-    if not isinstance(config, Settings) or not isinstance(config.fields.get("model"), Settings):
+    if not isinstance(config, Configured) or not isinstance(config.fields.get("model"), Configured):
         told = say("gives no configuration that can be read: what it calls is not in a checkout above the file")
         raise InputError(Trouble(chosen, told, allowed=say("a file in Megatron-Bridge's folder"), file=name))
     _override(config, words[1:] if words and words[0] == chosen else words, name)
@@ -96,7 +96,7 @@ def _chosen(name: str, module: Module, words: Sequence[str]) -> str:
     raise InputError(Trouble("--args", told, asked[0] if asked else None, shown, nearest, file=name))
 
 
-def _override(config: Settings, words: Sequence[str], file: str) -> None:
+def _override(config: Configured, words: Sequence[str], file: str) -> None:
     """Set what `section.field=value` says, as Megatron-Bridge's command line does."""
     for word in words:
         match = _OVERRIDE.fullmatch(word)
@@ -105,8 +105,8 @@ def _override(config: Settings, words: Sequence[str], file: str) -> None:
         *path, last = match.group(1).split(".")
         held: Any = config
         for part in path:
-            held = held.fields.setdefault(part, Settings(part)) if isinstance(held, Settings) else None
-        if not isinstance(held, Settings):
+            held = held.fields.setdefault(part, Configured(part)) if isinstance(held, Configured) else None
+        if not isinstance(held, Configured):
             raise InputError(Trouble("--args", "sets a field of what has none in the recipe", word, file=file))
         held.fields[last] = _value(match.group(2))
 
@@ -132,7 +132,7 @@ def _devices(recipe: str) -> TrainingDevices:
     return TrainingDevices(total, min(total, _NODES.get(match[2], 8)))
 
 
-def _name_precision(config: Settings, recipes: Recipes, module: Module) -> None:
+def _name_precision(config: Configured, recipes: Recipes, module: Module) -> None:
     """Put what a function of training/mixed_precision.py gives in the place of its name; UNCLEAR for an unknown one."""
     name = config.fields.get("mixed_precision")
     if not isinstance(name, str):
@@ -143,17 +143,17 @@ def _name_precision(config: Settings, recipes: Recipes, module: Module) -> None:
     where = recipes.found(module, name) or (None if own is None or name not in own.functions else (own, name))
     plain = {kind: name.startswith(kind) for kind in ("bf16", "fp16")} if name in _PLAIN else None
     config.fields["mixed_precision"] = (
-        recipes.called(*where) if where is not None else UNCLEAR if plain is None else Settings(name, plain)
+        recipes.called(*where) if where is not None else UNCLEAR if plain is None else Configured(name, plain)
     )
 
 
-def _reading(name: str, recipe: str, config: Settings) -> Reading:
+def _reading(name: str, recipe: str, config: Configured) -> Reading:
     flat = {**_part(config, "model"), "seq_length": _sequence(config), **_part(config, "train")}
     fields = Fields(flat | {f"ddp.{key}": value for key, value in _part(config, "ddp").items()}, name, "bridge")
     fields.data |= {f"comm_overlap.{key}": value for key, value in _part(config, "comm_overlap").items()}
     fields.data |= {f"optimizer.{key}": value for key, value in _part(config, "optimizer").items()}
     precision = config.fields.get("mixed_precision")
-    halves = precision.plain() if isinstance(precision, Settings) else {}
+    halves = precision.plain() if isinstance(precision, Configured) else {}
     fields.data |= {f"mixed_precision.{key}": value for key, value in halves.items() if key in _PRECISION}
     if precision is UNCLEAR:
         fields.data["mixed_precision"] = UNCLEAR
@@ -202,12 +202,12 @@ def _dotted(key: str) -> str:
     return key if "." in key or key == "mixed_precision" else f"{sections.get(key, 'model')}.{key}"
 
 
-def _part(config: Settings, section: str) -> dict[str, Any]:
+def _part(config: Configured, section: str) -> dict[str, Any]:
     held = config.fields.get(section)
-    return held.plain() if isinstance(held, Settings) else dict(held) if isinstance(held, dict) else {}
+    return held.plain() if isinstance(held, Configured) else dict(held) if isinstance(held, dict) else {}
 
 
-def _sequence(config: Settings) -> Any:
+def _sequence(config: Configured) -> Any:
     data = _part(config, "dataset")
     given = data.get("seq_length", data.get("sequence_length", UNCLEAR))
     return _part(config, "model").get("seq_length", UNCLEAR) if given is UNCLEAR else given
@@ -270,18 +270,18 @@ def _precision(fields: Fields) -> Iterator[str]:
 def _gradients_in_fp32(fields: Fields, precision: Any) -> bool:
     """What the setup of mixed precision says, over what ddp has."""
     said = fields.data.get("ddp.grad_reduce_in_fp32")
-    if isinstance(precision, Settings):
+    if isinstance(precision, Configured):
         said = fields.data.get("mixed_precision.grad_reduce_in_fp32", True)
     return said is not False
 
 
-def _adapters(config: Settings, model: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def _adapters(config: Configured, model: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The spec's `lora`; why no plan says what is trained."""
     peft = config.fields.get("peft")
     if peft is None or peft is UNCLEAR:
         return {}, []
-    if not isinstance(peft, Settings) or peft.kind != "LoRA":
-        kind = peft.kind if isinstance(peft, Settings) else str(peft)
+    if not isinstance(peft, Configured) or peft.kind != "LoRA":
+        kind = peft.kind if isinstance(peft, Configured) else str(peft)
         return {}, [say("peft {kind}: no plan says what is trained", kind=kind)]
     targets = peft.fields.get("target_modules", UNCLEAR)
     lora = {"rank": peft.fields.get("dim", 32), "dropout": peft.fields.get("dropout", 0.0)}

@@ -18,7 +18,7 @@ from cpsolver.doors.importing.recipe_values import (
     METHODS,
     TYPES,
     UNCLEAR,
-    Settings,
+    Configured,
     applied,
     from_library,
     item,
@@ -110,11 +110,11 @@ class Recipes:
             self.frame(module, node, given, named).forget(node.body)
             self._depth -= 1
 
-    def frame(self, module: Module, node: ast.FunctionDef, given: Sequence[Any], named: Mapping[str, Any]) -> _Frame:
+    def frame(self, module: Module, node: ast.FunctionDef, given: Sequence[Any], named: Mapping[str, Any]) -> _Follower:
         """A function's names before its first statement."""
         names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
         own: dict[str, Any] = dict.fromkeys([*names, *(argument.arg for argument in node.args.kwonlyargs)], UNCLEAR)
-        frame = _Frame(self, module, own)
+        frame = _Follower(self, module, own)
         defaults = zip(reversed(names), reversed(node.args.defaults), strict=False)
         own |= {name: frame.value(default) for name, default in defaults}
         only = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
@@ -147,7 +147,7 @@ class Recipes:
         return next((path for path in found if path.is_file()), None)
 
 
-class _Frame:
+class _Follower:
     """A function at work: its names, `own`, and the module around it.
 
     may_have_ended: what is not clear decides whether it returned before where it is.
@@ -229,7 +229,7 @@ class _Frame:
     def _forget_call(self, node: ast.Call) -> None:
         given, named = self._arguments(node)
         match node.func:
-            case ast.Name(id="setattr") if given and isinstance(given[0], Settings):
+            case ast.Name(id="setattr") if given and isinstance(given[0], Configured):
                 name = given[1] if len(given) > 1 else UNCLEAR
                 given[0].fields |= dict.fromkeys([name] if isinstance(name, str) else given[0].fields, UNCLEAR)
             case ast.Name(id=name):
@@ -245,7 +245,7 @@ class _Frame:
                 self._own[name] = value
             case ast.Attribute(value=owner, attr=name):
                 held = self.value(owner)
-                if isinstance(held, Settings):
+                if isinstance(held, Configured):
                     held.fields[name] = value
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
                 each = list(value) if isinstance(value, tuple | list) and len(value) == len(parts) else None
@@ -311,12 +311,12 @@ class _Frame:
             return self._own[name]
         found = self._recipes.found(self._module, name)
         if found is None or found[1] not in found[0].values:
-            return Settings(name) if name in self._module.imported else UNCLEAR
+            return Configured(name) if name in self._module.imported else UNCLEAR
         module, inner = found
-        return _Frame(self._recipes, module, {}).value(module.values[inner])
+        return _Follower(self._recipes, module, {}).value(module.values[inner])
 
     def _field(self, owner: Any, name: str) -> Any:
-        if not isinstance(owner, Settings):
+        if not isinstance(owner, Configured):
             return UNCLEAR
         if owner.kind == "torch":
             return name
@@ -361,15 +361,15 @@ class _Frame:
         match node.func:
             case ast.Name(id="getattr") if len(given) > 1 and isinstance(given[1], str):
                 found = self._field(given[0], given[1])
-                missing = isinstance(given[0], Settings) and given[1] not in given[0].fields
+                missing = isinstance(given[0], Configured) and given[1] not in given[0].fields
                 return given[2] if missing and len(given) > 2 else found
-            case ast.Name(id="setattr") if len(given) == 3 and isinstance(given[0], Settings):
+            case ast.Name(id="setattr") if len(given) == 3 and isinstance(given[0], Configured):
                 self._forget_call(node)
                 if isinstance(given[1], str):
                     given[0].fields[given[1]] = given[2]
                 return None
             case ast.Name(id="hasattr") if len(given) == 2:
-                known = isinstance(given[0], Settings) and given[1] in given[0].fields
+                known = isinstance(given[0], Configured) and given[1] in given[0].fields
                 return True if known else UNCLEAR
             case ast.Name(id="isinstance") if len(given) == 2:
                 named_type = node.args[1].id if isinstance(node.args[1], ast.Name) else ""
@@ -393,14 +393,14 @@ class _Frame:
             return tried(FUNCTIONS[name], given)
         if name == "dict":
             return {**given[0], **named} if given and isinstance(given[0], dict) else UNCLEAR if given else named
-        return UNCLEAR if name[:1].islower() else Settings(name, named)
+        return UNCLEAR if name[:1].islower() else Configured(name, named)
 
     def _method(self, owner: Any, name: str, given: list[Any], named: dict[str, Any]) -> Any:
-        if isinstance(owner, Settings) and owner.kind in ("copy", "dataclasses"):
+        if isinstance(owner, Configured) and owner.kind in ("copy", "dataclasses"):
             return from_library(name, given, named)
-        if isinstance(owner, Settings):  # of a class: what its methods make has what they are given
+        if isinstance(owner, Configured):  # of a class: what its methods make has what they are given
             first = {"": given[0]} if given and isinstance(given[0], str) else {}
-            return Settings(name, {**owner.fields, **first, **named})
+            return Configured(name, {**owner.fields, **first, **named})
         if name == "update" and isinstance(owner, dict):
             owner |= named
         if name not in METHODS.get(type(owner), ()) or len(owner) > LONGEST:

@@ -57,7 +57,7 @@ METHODS: dict[type, tuple[str, ...]] = {
 
 
 @dataclass
-class Settings:
+class Configured:
     """An object with fields: of which class or function it is, and what its fields are set to."""
 
     kind: str
@@ -72,8 +72,8 @@ def from_library(name: str, given: list[Any], named: dict[str, Any]) -> Any:
     """What a function or a class of elsewhere gives: copies of copy and dataclasses, an object of a class."""
     if name in ("copy", "deepcopy", "replace") and given:
         copied = copy.deepcopy(given[0])
-        return Settings(copied.kind, copied.fields | named) if isinstance(copied, Settings) else copied
-    return UNCLEAR if name.lstrip("_")[:1].islower() else Settings(name, named)
+        return Configured(copied.kind, copied.fields | named) if isinstance(copied, Configured) else copied
+    return UNCLEAR if name.lstrip("_")[:1].islower() else Configured(name, named)
 
 
 def tried(function: Callable[..., Any], given: Sequence[Any]) -> Any:
@@ -85,7 +85,7 @@ def tried(function: Callable[..., Any], given: Sequence[Any]) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Settings):
+    if isinstance(value, Configured):
         return value.plain()
     parts = value if isinstance(value, list | tuple) else value.values() if isinstance(value, dict) else ()
     return UNCLEAR if any(_plain(part) is UNCLEAR for part in parts) else value
@@ -95,7 +95,7 @@ def truth(value: Any) -> bool | None:
     """Whether a value counts as true; None: not clear."""
     if value is UNCLEAR:
         return None
-    return True if isinstance(value, Settings) else bool(value)
+    return True if isinstance(value, Configured) else bool(value)
 
 
 def applied(op: ast.AST, *values: Any) -> Any:
@@ -103,7 +103,7 @@ def applied(op: ast.AST, *values: Any) -> Any:
     known = _OPERATORS.get(type(op))
     named = isinstance(op, ast.Is | ast.IsNot)
     if known is None or any(
-        _plain(value) is UNCLEAR if not isinstance(value, Settings) else not named for value in values
+        _plain(value) is UNCLEAR if not isinstance(value, Configured) else not named for value in values
     ):
         return UNCLEAR
     if isinstance(op, ast.Add | ast.Mult) and any(isinstance(value, str | list | tuple) for value in values):
@@ -119,4 +119,4 @@ def applied(op: ast.AST, *values: Any) -> Any:
 
 def item(held: Any, at: Any) -> Any:
     """What stands at a place or under a key; UNCLEAR where nothing is known to."""
-    return UNCLEAR if at is UNCLEAR or isinstance(held, Settings) else tried(lambda: held[at], ())
+    return UNCLEAR if at is UNCLEAR or isinstance(held, Configured) else tried(lambda: held[at], ())

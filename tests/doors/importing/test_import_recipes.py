@@ -9,7 +9,7 @@ import pytest
 
 from cpsolver.doors.importing.imported import Imported, ImportOptions, import_source
 from cpsolver.doors.importing.recipe_text import Recipes
-from cpsolver.doors.importing.recipe_values import UNCLEAR, Settings
+from cpsolver.doors.importing.recipe_values import UNCLEAR, Configured
 from cpsolver.doors.importing.scope import OutOfScopeError
 from cpsolver.inputs.errors import InputError
 from tests.support.command import in_tmp, run  # noqa: F401
@@ -255,7 +255,7 @@ def test_what_cannot_be_known_is_unclear(tmp_path: Path, body: str) -> None:
 
 def test_a_list_that_may_have_grown_is_unclear(tmp_path: Path) -> None:
     made = follow(tmp_path, "x = Thing(y=[1], z=1)\nif unknown:\n    x.y.append(2)\nreturn x")
-    assert isinstance(made, Settings)
+    assert isinstance(made, Configured)
     assert made.plain() == {"y": UNCLEAR, "z": 1}
 
 
