@@ -110,11 +110,11 @@ class Recipes:
             self.frame(module, node, given, named).forget(node.body)
             self._depth -= 1
 
-    def frame(self, module: Module, node: ast.FunctionDef, given: Sequence[Any], named: Mapping[str, Any]) -> _Walk:
+    def frame(self, module: Module, node: ast.FunctionDef, given: Sequence[Any], named: Mapping[str, Any]) -> _Steps:
         """A function's names before its first statement."""
         names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
         own: dict[str, Any] = dict.fromkeys([*names, *(argument.arg for argument in node.args.kwonlyargs)], UNCLEAR)
-        frame = _Walk(self, module, own)
+        frame = _Steps(self, module, own)
         defaults = zip(reversed(names), reversed(node.args.defaults), strict=False)
         own |= {name: frame.value(default) for name, default in defaults}
         only = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
@@ -147,7 +147,7 @@ class Recipes:
         return next((path for path in found if path.is_file()), None)
 
 
-class _Walk:
+class _Steps:
     """A function at work: its names, `own`, and the module around it.
 
     may_have_ended: what is not clear decides whether it returned before where it is.
@@ -313,7 +313,7 @@ class _Walk:
         if found is None or found[1] not in found[0].values:
             return Configured(name) if name in self._module.imported else UNCLEAR
         module, inner = found
-        return _Walk(self._recipes, module, {}).value(module.values[inner])
+        return _Steps(self._recipes, module, {}).value(module.values[inner])
 
     def _field(self, owner: Any, name: str) -> Any:
         if not isinstance(owner, Configured):
