@@ -10,9 +10,11 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cpsolver.doors.importing.bridge_models import is_provider, provided
 from cpsolver.doors.importing.catalogue_match import has_encoder, named_fields, size_arguments
 from cpsolver.doors.importing.command import TrainingDevices
 from cpsolver.doors.importing.framework import FrameworkGuess
@@ -29,14 +31,14 @@ _WHOLE = FrameworkGuess("megatron-core", "megatron-bridge", later("a recipe of M
 _OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather", "tp_comm_overlap")
 """What both stacks count on."""
 _DEFINES = re.compile(r"^def (\w+)\(.*\)\s*->\s*[\"']?ConfigContainer[\"']?\s*:", re.MULTILINE)
+_EXPORTED = re.compile(r"^FIELDS = \{$", re.MULTILINE)
+"""What `export` writes: fields by name, which its configure() sets."""
 _TELLS = re.compile(r"^\s*(?:from|import) megatron\.bridge", re.MULTILINE)
 _DEVICES = re.compile(r"_(\d+)gpu_([a-z0-9]+)")
 _NODES = {"gb200": 4, "gb300": 4}
 """Devices of a node where they are not 8 (perf_recipes: NVL72 racks of trays with four)."""
 _SHAPE = {"num_layers": "layers", "hidden_size": "hidden", "ffn_hidden_size": "ffn", "num_attention_heads": "heads"}
 """Fields of a model's provider that a recipe may set over what the model has."""
-_PLAIN = ("bf16_mixed", "fp16_mixed")
-"""Names of mixed precision that mean the same without their text."""
 _PRECISION = ("fp16", "fp8", "fp8_recipe", "fp4", "fp8_param_gather", "fp8_param", "grad_reduce_in_fp32")
 _COUNTED = (
     "mixed_precision",
@@ -53,8 +55,9 @@ _OVERRIDE = re.compile(r"\+{0,2}([a-z_]+(?:\.[a-z_0-9]+)*)=(.*)", re.DOTALL)
 
 
 def is_recipe(text: str) -> bool:
-    """Whether a text is a Python file with recipes of Megatron-Bridge."""
-    return _TELLS.search(text) is not None and _DEFINES.search(text) is not None
+    """Whether a text is a Python file with recipes of Megatron-Bridge, or one that `export` writes for it."""
+    written = _DEFINES.search(text) or _EXPORTED.search(text)
+    return _TELLS.search(text) is not None and written is not None
 
 
 def read_recipe(name: str, text: str, words: Sequence[str]) -> tuple[Reading, str | None]:
@@ -65,6 +68,10 @@ def read_recipe(name: str, text: str, words: Sequence[str]) -> tuple[Reading, st
     """
     recipes = Recipes(_root(Path(name)), gives_its_argument={"get_mixed_precision_config"})
     module = recipes.read(Path(name), text)
+    if "FIELDS" in module.values:
+        exported = _exported(recipes, module)
+        _override(exported, words, name)
+        return replace(_reading(name, "", exported), hint=text.partition("\n")[0]), None
     chosen = _chosen(name, module, words)
     if has_encoder(chosen):
         told = say("is {what}: only the training of a decoder is planned", what=say("a multimodal model"))
@@ -76,6 +83,24 @@ def read_recipe(name: str, text: str, words: Sequence[str]) -> tuple[Reading, st
     _override(config, words[1:] if words and words[0] == chosen else words, name)
     _name_precision(config, recipes, module)
     return _reading(name, chosen, config), _chip(chosen)
+
+
+def _exported(recipes: Recipes, module: Module) -> Configured:
+    """The configuration that an exported file sets on any recipe."""
+    model = recipes.called(module, "model") if "model" in module.functions else UNCLEAR
+    config = Configured("ConfigContainer", {"model": model if isinstance(model, Configured) else Configured("")})
+    fields, precision = recipes.constant(module, "FIELDS"), recipes.constant(module, "PRECISION")
+    for name, value in (fields if isinstance(fields, dict) else {}).items():
+        *path, last = str(name).split(".")
+        held: Configured = config
+        for part in path:
+            held = held.fields.setdefault(part, Configured(part))
+        held.fields[last] = value
+    _name_precision(config, recipes, module)
+    named = config.fields.get("mixed_precision")
+    if isinstance(named, Configured) and isinstance(precision, dict):
+        named.fields |= precision
+    return config
 
 
 def _root(file: Path) -> Path | None:
@@ -141,9 +166,9 @@ def _name_precision(config: Configured, recipes: Recipes, module: Module) -> Non
     path = recipes.path("megatron.bridge.training.mixed_precision")
     own = None if path is None else recipes.read(path)
     where = recipes.found(module, name) or (None if own is None or name not in own.functions else (own, name))
-    plain = {kind: name.startswith(kind) for kind in ("bf16", "fp16")} if name in _PLAIN else None
+    known = table("bridge")["precisions"].get(name)
     config.fields["mixed_precision"] = (
-        recipes.called(*where) if where is not None else UNCLEAR if plain is None else Configured(name, plain)
+        recipes.called(*where) if where is not None else UNCLEAR if known is None else Configured(name, dict(known))
     )
 
 
@@ -166,19 +191,24 @@ def _reading(name: str, recipe: str, config: Configured) -> Reading:
         fields.trouble(key, "is not clear from the text", allowed=say('--args "NAME {key}=VALUE"', key=_dotted(key)))
     fields.data = {key: value for key, value in fields.data.items() if value is not UNCLEAR}
     fields.refuse()
-    model = _model(name, fields)
+    own = config.fields["model"] if is_provider(config.fields["model"]) else None
+    model = {} if own is not None else _model(name, fields)
+    fields.close()
     if layout := fields.data.get("pipeline_model_parallel_layout"):  # it says how many chunks there are
         fields.data["pipeline_model_parallel_layout"] = _layout(layout)
         fields.data.pop("virtual_pipeline_model_parallel_size", None)
     left_out = [] if fields.data.get("fine_grained_activation_offloading") else ["offload_modules"]
     left_out += [] if fields.data.get("cpu_offloading") else ["cpu_offloading_num_layers"]
     left_out += [] if fields.data.get("moe_token_dispatcher_type") == "flex" else ["moe_flex_dispatcher_backend"]
-    left_out += [] if "moe" in model else [key for key in fields.data if key.startswith("moe_")]
+    experts = "moe" in model or fields.data.get("num_moe_experts") is not None
+    left_out += [] if experts else [key for key in fields.data if key.startswith("moe_")]
     fields.data = {key: value for key, value in fields.data.items() if key not in left_out}
-    tokens = [token for argument, value in size_arguments(model).items() for token in as_tokens(argument, value)]
+    sizes = size_arguments(model) if own is None else {}
+    tokens = [token for argument, value in sizes.items() for token in as_tokens(argument, value)]
+    tokens += [] if own is None else provided(own, _part(config, "tokenizer"), name)
     tokens += [*fields.mapped(), *_shares(fields), *_precision(fields)]
     tokens += ["--attention-dropout", "0", "--hidden-dropout", "0"]
-    adapters, refusals = _adapters(config, model)
+    adapters, refusals = _adapters(config, experts)
     fields.close()
     training: dict[str, Any] = {"lora": adapters} if adapters else {}
     if "expandable_segments:True" in str(_part(config, "env_vars").get("PYTORCH_CUDA_ALLOC_CONF", "")):
@@ -217,7 +247,7 @@ def _model(name: str, fields: Fields) -> dict[str, Any]:
     """The architecture that the recipe takes from Hugging Face, with the sizes that it sets itself."""
     named = fields.data.get("")
     if not isinstance(named, str):
-        fields.trouble("model", 'is not named as on Hugging Face: AutoBridge.from_hf_pretrained("...")')
+        fields.trouble("model", "is neither named, AutoBridge.from_hf_pretrained, nor of a provider that is read here")
         return {}
     model = named_fields(named, name, "model")
     model |= {ours: fields.data[theirs] for theirs, ours in _SHAPE.items() if isinstance(fields.data.get(theirs), int)}
@@ -275,7 +305,7 @@ def _gradients_in_fp32(fields: Fields, precision: Any) -> bool:
     return said is not False
 
 
-def _adapters(config: Configured, model: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def _adapters(config: Configured, experts: bool) -> tuple[dict[str, Any], list[str]]:
     """The spec's `lora`; why no plan says what is trained."""
     peft = config.fields.get("peft")
     if peft is None or peft is UNCLEAR:
@@ -286,6 +316,6 @@ def _adapters(config: Configured, model: dict[str, Any]) -> tuple[dict[str, Any]
     targets = peft.fields.get("target_modules", UNCLEAR)
     lora = {"rank": peft.fields.get("dim", 32), "dropout": peft.fields.get("dropout", 0.0)}
     lora |= {} if targets is UNCLEAR else {"targets": list(targets)}
-    if "moe" in model and peft.fields.get("share_expert_adapters") is False:
+    if experts and peft.fields.get("share_expert_adapters") is False:
         lora["share_expert_adapters"] = False
     return lora, []

@@ -136,9 +136,10 @@ def _shape(model: Architecture, open_vocab: bool) -> dict[str, Any]:
         shape["kv_heads"] = shape["head_dim"] = None
     if model.moe is not None:  # scripts often leave the router's groups out, and the model is the same one
         shape["moe"]["groups"] = shape["moe"]["top_groups"] = None
-    if model.moe is not None and model.moe.shared_ffn == model.moe.expert_ffn:
-        shape["moe"]["shared_ffn"] = None
-    if model.moe is not None and all(map(model.has_experts, range(model.layers))):
+    if model.moe is not None:  # shared experts run as one block
+        shape["moe"]["shared_experts"], shape["moe"]["shared_ffn"] = None, model.moe.shared_width
+    dense = "-" in model.layer_pattern if model.layer_pattern else not all(map(model.has_experts, range(model.layers)))
+    if model.moe is not None and not dense:
         shape["ffn"] = None  # no layer has that width
     return shape
 

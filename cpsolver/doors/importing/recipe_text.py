@@ -80,6 +80,11 @@ class Recipes:
         except RecursionError:
             raise self._endless(module) from None
 
+    def constant(self, module: Module, name: str) -> Any:
+        """What a name of a module stands for; UNCLEAR for one that it has not."""
+        value = module.values.get(name)
+        return UNCLEAR if value is None else _Steps(self, module, {}).value(value)
+
     def count(self, module: Module) -> None:
         """One more expression is followed."""
         self._followed += 1
@@ -316,10 +321,12 @@ class _Steps:
         return _Steps(self._recipes, module, {}).value(module.values[inner])
 
     def _field(self, owner: Any, name: str) -> Any:
+        if isinstance(owner, str):  # a module's name: texts have no fields
+            return name
         if not isinstance(owner, Configured):
             return UNCLEAR
-        if owner.kind == "torch":
-            return name
+        if self._module.imported.get(owner.kind, ("", "a name"))[1] == "" and not owner.fields:
+            return name  # of a module: a type, a function
         return owner.fields.get(name, UNCLEAR)
 
     def _dictionary(self, keys: Sequence[ast.expr | None], values: Sequence[ast.expr]) -> Any:

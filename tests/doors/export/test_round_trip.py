@@ -64,6 +64,21 @@ def test_a_plan_comes_back(name: str, target: str, tmp_path: Path) -> None:
     assert found.spec["training"]["global_batch_size"] == 64
 
 
+@pytest.mark.parametrize("name", PLANS)
+def test_a_plan_of_megatron_bridge_comes_back(name: str, tmp_path: Path) -> None:
+    """Its file of Python is read as text."""
+    model, groups, more = PLANS[name]
+    wanted = strategy_of(groups, **more)
+    problem = problem_of(model=model, gpus=wanted.devices, batch=64, sequence=4096)
+    for name_of_file, text in launch_of(problem, wanted, "megatron-bridge").files.items():
+        (tmp_path / name_of_file).write_text(text, encoding="utf-8")
+    options = ImportOptions("h100", wanted.devices, min(8, wanted.devices), launcher="any")
+    found = import_source(str(tmp_path / "plan.py"), options)
+    assert found.strategy == wanted, found.refusals
+    assert found.spec["model"] == model
+    assert (found.spec["training"]["global_batch_size"], found.spec["training"]["sequence_length"]) == (64, 4096)
+
+
 @pytest.mark.parametrize(
     ("model", "groups", "more"),
     [

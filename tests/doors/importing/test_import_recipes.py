@@ -168,6 +168,41 @@ def test_models_that_are_none_of_the_catalogue_are_named(bridge: Path) -> None:
     assert "AutoBridge" in wrong(bridge, recipe("cfg.model = LlamaProvider(num_layers=2)"))
 
 
+HYBRID = """cfg.model = HybridModelProvider(
+    hybrid_layer_pattern="M-M*", num_layers=4, hidden_size=4096, ffn_hidden_size=8192, num_attention_heads=32,
+    num_query_groups=8, mamba_num_heads=64, mamba_head_dim=64, mamba_state_dim=128, activation_func=squared_relu,
+    seq_length=4096,
+)
+cfg.tokenizer.tokenizer_type = "NullTokenizer"
+cfg.tokenizer.vocab_size = 131071"""
+GPT = """cfg.model = GPTModelProvider(
+    num_layers=2, hidden_size=1024, ffn_hidden_size=4096, num_attention_heads=16, seq_length=2048,
+    vocab_size=50304{more}
+)"""
+
+
+def test_a_model_of_the_recipe_s_own_is_read_by_its_fields(bridge: Path) -> None:
+    imports = "from megatron.core.activations import squared_relu\nimport torch.nn.functional as F\n"
+    hybrid = imports + recipe(HYBRID)
+    hybrid = hybrid.replace("cfg = _common()", "cfg = _common()\n    cfg.tokenizer = TokenizerConfig()")
+    model = read(bridge, hybrid).spec["model"]
+    assert (model["layer_pattern"], model["vocab"], model["activation"]) == ("M-M*", 131_072, "relu2")
+    assert (model["position"], model["norm"], model["tied_embeddings"]) == ("none", "rmsnorm", False)
+    assert model["mamba"] == {"heads": 64, "head_dim": 64, "groups": 8, "state": 128, "conv": 4}
+    plain = read(bridge, imports + recipe(GPT.format(more=""))).spec["model"]
+    assert (plain["position"], plain["max_positions"], plain["tied_embeddings"]) == ("learned", 2048, True)
+    gated = ", gated_linear_unit=True, activation_func=F.silu, position_embedding_type='rope', add_bias_linear=False"
+    other = read(bridge, imports + recipe(GPT.format(more=gated))).spec["model"]
+    assert (other["gated_mlp"], other["position"], other["bias_mlp"]) == (True, "rope", False)
+
+
+def test_what_a_model_of_its_own_leaves_open_is_asked_for(bridge: Path) -> None:
+    assert "--vocab-size" in wrong(bridge, recipe(GPT.format(more="").replace("vocab_size=50304", "")))
+    assert "model.hidden_size" in wrong(bridge, recipe(GPT.format(more="").replace("=1024", "=unknown")))
+    assert "activation_func" in wrong(bridge, recipe(GPT.format(more=", activation_func=tanh_of_mine")))
+    assert "no pattern" in wrong(bridge, recipe(GPT.format(more=", hybrid_attention_ratio=0.1")))
+
+
 def test_a_recipe_outside_of_a_checkout_is_told_where_it_belongs(tmp_path: Path) -> None:
     assert "in a checkout" in wrong(tmp_path, recipe())
     assert "no Python" in wrong(tmp_path, recipe("cfg = = 1")) or "is not Python" in wrong(
