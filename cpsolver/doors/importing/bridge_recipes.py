@@ -49,6 +49,14 @@ _COUNTED = (
     "optimizer.use_precision_aware_optimizer",
 )
 """Fields that change a plan and are no argument by themselves."""
+_LISTS = (
+    "pipeline_model_parallel_layout",
+    "cp_comm_type",
+    "hierarchical_context_parallel_sizes",
+    "recompute_modules",
+    "offload_modules",
+)
+"""Fields that may be lists."""
 _HALVES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "uint8": "fp8"}
 _LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 _OVERRIDE = re.compile(r"\+{0,2}([a-z_]+(?:\.[a-z_0-9]+)*)=(.*)", re.DOTALL)
@@ -92,10 +100,13 @@ def _exported(recipes: Recipes, module: Module) -> Configured:
     fields, precision = recipes.constant(module, "FIELDS"), recipes.constant(module, "PRECISION")
     for name, value in (fields if isinstance(fields, dict) else {}).items():
         *path, last = str(name).split(".")
-        held: Configured = config
+        held: Any = config
         for part in path:
-            held = held.fields.setdefault(part, Configured(part))
-        held.fields[last] = value
+            held = held.fields.setdefault(part, Configured(part)) if isinstance(held, Configured) else None
+        if isinstance(held, Configured):
+            held.fields[last] = value
+    if not isinstance(config.fields["model"], Configured):
+        config.fields["model"] = Configured("")
     _name_precision(config, recipes, module)
     named = config.fields.get("mixed_precision")
     if isinstance(named, Configured) and isinstance(precision, dict):
@@ -133,6 +144,8 @@ def _override(config: Configured, words: Sequence[str], file: str) -> None:
             held = held.fields.setdefault(part, Configured(part)) if isinstance(held, Configured) else None
         if not isinstance(held, Configured):
             raise InputError(Trouble("--args", "sets a field of what has none in the recipe", word, file=file))
+        if isinstance(held.fields.get(last), Configured) and last != "mixed_precision":
+            raise InputError(Trouble("--args", "must hold fields", word, file=file))
         held.fields[last] = _value(match.group(2))
 
 
@@ -173,41 +186,18 @@ def _name_precision(config: Configured, recipes: Recipes, module: Module) -> Non
 
 
 def _reading(name: str, recipe: str, config: Configured) -> Reading:
-    flat = {**_part(config, "model"), "seq_length": _sequence(config), **_part(config, "train")}
-    fields = Fields(flat | {f"ddp.{key}": value for key, value in _part(config, "ddp").items()}, name, "bridge")
-    fields.data |= {f"comm_overlap.{key}": value for key, value in _part(config, "comm_overlap").items()}
-    fields.data |= {f"optimizer.{key}": value for key, value in _part(config, "optimizer").items()}
-    precision = config.fields.get("mixed_precision")
-    halves = precision.plain() if isinstance(precision, Configured) else {}
-    fields.data |= {f"mixed_precision.{key}": value for key, value in halves.items() if key in _PRECISION}
-    if precision is UNCLEAR:
-        fields.data["mixed_precision"] = UNCLEAR
-    unclear = [
-        key
-        for key, value in fields.data.items()
-        if value is UNCLEAR and key in {*table("bridge")["arguments"], *_COUNTED}
-    ]
-    for key in unclear:
-        fields.trouble(key, "is not clear from the text", allowed=say('--args "NAME {key}=VALUE"', key=_dotted(key)))
-    fields.data = {key: value for key, value in fields.data.items() if value is not UNCLEAR}
-    fields.refuse()
+    fields = _fields(name, config)
     own = config.fields["model"] if is_provider(config.fields["model"]) else None
     model = {} if own is not None else _model(name, fields)
     fields.close()
-    if layout := fields.data.get("pipeline_model_parallel_layout"):  # it says how many chunks there are
-        fields.data["pipeline_model_parallel_layout"] = _layout(layout)
-        fields.data.pop("virtual_pipeline_model_parallel_size", None)
-    left_out = [] if fields.data.get("fine_grained_activation_offloading") else ["offload_modules"]
-    left_out += [] if fields.data.get("cpu_offloading") else ["cpu_offloading_num_layers"]
-    left_out += [] if fields.data.get("moe_token_dispatcher_type") == "flex" else ["moe_flex_dispatcher_backend"]
     experts = "moe" in model or fields.data.get("num_moe_experts") is not None
-    left_out += [] if experts else [key for key in fields.data if key.startswith("moe_")]
-    fields.data = {key: value for key, value in fields.data.items() if key not in left_out}
-    sizes = size_arguments(model) if own is None else {}
-    tokens = [token for argument, value in sizes.items() for token in as_tokens(argument, value)]
-    tokens += [] if own is None else provided(own, _part(config, "tokenizer"), name)
+    _leave_out(fields, experts)
+    if own is not None:
+        tokens = list(provided(own, _part(config, "tokenizer"), name))
+    else:
+        tokens = [token for argument, size in size_arguments(model).items() for token in as_tokens(argument, size)]
+        tokens += ["--attention-dropout", "0", "--hidden-dropout", "0"]
     tokens += [*fields.mapped(), *_shares(fields), *_precision(fields)]
-    tokens += ["--attention-dropout", "0", "--hidden-dropout", "0"]
     adapters, refusals = _adapters(config, experts)
     fields.close()
     training: dict[str, Any] = {"lora": adapters} if adapters else {}
@@ -216,14 +206,45 @@ def _reading(name: str, recipe: str, config: Configured) -> Reading:
     return Reading(
         later("recipe of Megatron-Bridge"),
         tuple(tokens),
-        _WHOLE if _gradients_in_fp32(fields, precision) else _HALF,
+        _WHOLE if _gradients_in_fp32(fields, config) else _HALF,
         _devices(recipe),
         model=model,
         training=training,
         refusals=tuple(refusals),
         notes=tuple(_overlapped(fields)),
-        hint=str(flat.get("", "")),
+        hint=str(fields.data.get("", "")),
     )
+
+
+def _fields(name: str, config: Configured) -> Fields:
+    """The fields of `model` and `train`, and those of other sections with their names before; none of them UNCLEAR."""
+    flat = {**_part(config, "model"), "seq_length": _sequence(config), **_part(config, "train")}
+    for section in ("ddp", "comm_overlap", "optimizer", "mixed_precision"):
+        flat |= {f"{section}.{key}": value for key, value in _part(config, section).items()}
+    if config.fields.get("mixed_precision") is UNCLEAR:
+        flat["mixed_precision"] = UNCLEAR
+    fields = Fields({key: value for key, value in flat.items() if value is not UNCLEAR}, name, "bridge")
+    arguments = table("bridge")["arguments"]
+    for key, value in flat.items():
+        if value is UNCLEAR and (key in arguments or key in _COUNTED):
+            allowed = say('--args "NAME {key}=VALUE"', key=_dotted(key))
+            fields.trouble(key, "is not clear from the text", allowed=allowed)
+        elif isinstance(value, list | tuple | dict) and key in arguments and key not in _LISTS:
+            fields.trouble(key, "must be a plain value", value)
+    return fields
+
+
+def _leave_out(fields: Fields, experts: bool) -> None:
+    """Drop what has no meaning beside the other fields, and put a list of chunks as the text that stands for it."""
+    if layout := fields.data.get("pipeline_model_parallel_layout"):  # it says how many chunks there are
+        fields.data["pipeline_model_parallel_layout"] = _layout(layout)
+        fields.data.pop("virtual_pipeline_model_parallel_size", None)
+    left_out = [] if fields.data.get("fine_grained_activation_offloading") else ["offload_modules"]
+    left_out += [] if fields.data.get("cpu_offloading") else ["cpu_offloading_num_layers"]
+    left_out += [] if fields.data.get("moe_token_dispatcher_type") == "flex" else ["moe_flex_dispatcher_backend"]
+    left_out += [] if experts else [key for key in fields.data if key.startswith("moe_")]
+    for key in left_out:
+        fields.data.pop(key, None)
 
 
 def _dotted(key: str) -> str:
@@ -265,7 +286,7 @@ def _layout(layout: Any) -> Any:
 
 def _overlapped(fields: Fields) -> list[str]:
     """Notes on overlaps that the stack counts on and the recipe has not; comm_overlap's word counts before ddp's."""
-    split = (fields.data.get("tensor_model_parallel_size") or 1) > 1
+    split = fields.data.get("tensor_model_parallel_size") not in (None, 1)
     asked = [name for name in _OVERLAPS if name != "tp_comm_overlap" or split]
     said = {name: fields.data.get(f"comm_overlap.{name}") for name in asked}
     said = {name: fields.data.get(f"ddp.{name}") if value is None else value for name, value in said.items()}
@@ -297,10 +318,10 @@ def _precision(fields: Fields) -> Iterator[str]:
         yield "--fp8-param-gather"
 
 
-def _gradients_in_fp32(fields: Fields, precision: Any) -> bool:
+def _gradients_in_fp32(fields: Fields, config: Configured) -> bool:
     """What the setup of mixed precision says, over what ddp has."""
     said = fields.data.get("ddp.grad_reduce_in_fp32")
-    if isinstance(precision, Configured):
+    if isinstance(config.fields.get("mixed_precision"), Configured):
         said = fields.data.get("mixed_precision.grad_reduce_in_fp32", True)
     return said is not False
 

@@ -76,9 +76,12 @@ class Recipes:
     def called(self, module: Module, name: str) -> Any:
         """What a function of a module gives, without arguments. Raises InputError where following it has no end."""
         try:
-            return self.function(module, module.functions[name], (), {})
+            found = self.function(module, module.functions[name], (), {})
+            if isinstance(found, Configured):
+                found.plain()  # no part of it holds the whole
+            return found
         except RecursionError:
-            raise self._endless(module) from None
+            raise self.endless(module) from None
 
     def constant(self, module: Module, name: str) -> Any:
         """What a name of a module stands for; UNCLEAR for one that it has not."""
@@ -89,9 +92,10 @@ class Recipes:
         """One more expression is followed."""
         self._followed += 1
         if self._followed > _MOST:
-            raise self._endless(module)
+            raise self.endless(module)
 
-    def _endless(self, module: Module) -> InputError:
+    def endless(self, module: Module) -> InputError:
+        """What is wrong with a text that following does not come to an end of."""
         return InputError(Trouble("", say("is too long a text to follow"), file=str(module.path)))
 
     def function(self, module: Module, node: ast.FunctionDef, given: Sequence[Any], named: Mapping[str, Any]) -> Any:

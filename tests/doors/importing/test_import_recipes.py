@@ -95,6 +95,8 @@ def test_overrides_are_those_of_the_command_line(bridge: Path) -> None:
     assert (plan.mbs, plan.recompute_modules[0]) == (2, ("core_attn",))
     assert any("ddp.overlap_grad_reduce" in note or "overlap_grad_reduce is off" in note for note in found.notes)
     assert "is no override" in wrong(bridge, recipe(), "llama_pretrain_config", "micro batch=2")
+    assert "must hold fields" in wrong(bridge, recipe(), "model=3")
+    assert "must be a plain value" in wrong(bridge, recipe(), "model.tensor_model_parallel_size=[1,2]")
 
 
 def test_devices_and_chip_are_those_of_the_name(bridge: Path) -> None:
@@ -303,6 +305,16 @@ def test_what_has_no_end_ends(tmp_path: Path, body: str) -> None:
     recipes = Recipes(None)
     with pytest.raises(InputError, match="too long a text to follow"):
         recipes.called(recipes.read(tmp_path / "made.py", text), "made")
+
+
+def test_a_configuration_inside_itself_ends(bridge: Path) -> None:
+    assert "too long a text to follow" in wrong(bridge, recipe("cfg.model.whole = cfg"))
+
+
+def test_an_exported_file_that_was_changed_is_refused_for_what_it_is(tmp_path: Path) -> None:
+    text = "from megatron.bridge import GPTModelProvider\nFIELDS = {\n    'model': 3,\n    'model.num_layers': 2,\n}\n"
+    told = wrong(tmp_path, text)
+    assert "seq_length: is not clear" in told
 
 
 def test_a_constant_of_itself_ends(tmp_path: Path) -> None:
