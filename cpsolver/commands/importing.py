@@ -57,9 +57,9 @@ def import_(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Read SOURCE: a pretraining script of Megatron-LM, DeepSpeed, MindSpeed or LoongForge (or its arguments in a
-    file, - for standard input), a configuration file of FlagScale, GPT-NeoX, Megatron-LM, MindFormers, PaddleNLP or
-    torchtitan, or a Hugging Face config.json. Nothing is run.
+    """Read SOURCE: a training script of Megatron-LM, DeepSpeed, MindSpeed, LoongForge or ms-swift (or its arguments in
+    a file, - for standard input), a recipe of Megatron-Bridge, a configuration file of FlagScale, GPT-NeoX,
+    Megatron-LM, MindFormers, PaddleNLP or torchtitan, or a Hugging Face config.json. Nothing is run.
 
     \b
     Example:

@@ -37,8 +37,17 @@ _TELLS = re.compile(r"^\s*(?:from|import) megatron\.bridge", re.MULTILINE)
 _DEVICES = re.compile(r"_(\d+)gpu_([a-z0-9]+)")
 _NODES = {"gb200": 4, "gb300": 4}
 """Devices of a node where they are not 8 (perf_recipes: NVL72 racks of trays with four)."""
-_SHAPE = {"num_layers": "layers", "hidden_size": "hidden", "ffn_hidden_size": "ffn", "num_attention_heads": "heads"}
+_SHAPE = {
+    "num_layers": "layers",
+    "hidden_size": "hidden",
+    "ffn_hidden_size": "ffn",
+    "num_attention_heads": "heads",
+    "num_query_groups": "kv_heads",
+    "vocab_size": "vocab",
+}
 """Fields of a model's provider that a recipe may set over what the model has."""
+_ELSE = ("mtp_num_layers", "position_embedding_type", "kv_channels", "hidden_dropout", "attention_dropout")
+"""Others of the model that are read, or that change nothing of one that has a name."""
 _PRECISION = ("fp16", "fp8", "fp8_recipe", "fp4", "fp8_param_gather", "fp8_param", "grad_reduce_in_fp32")
 _COUNTED = (
     "mixed_precision",
@@ -79,6 +88,7 @@ def read_recipe(name: str, text: str, words: Sequence[str]) -> tuple[Reading, st
     if "FIELDS" in module.values:
         exported = _exported(recipes, module)
         _override(exported, words, name)
+        _name_precision(exported, recipes, module)
         return replace(_reading(name, "", exported), hint=text.partition("\n")[0]), None
     chosen = _chosen(name, module, words)
     if has_encoder(chosen):
@@ -272,6 +282,9 @@ def _model(name: str, fields: Fields) -> dict[str, Any]:
         return {}
     model = named_fields(named, name, "model")
     model |= {ours: fields.data[theirs] for theirs, ours in _SHAPE.items() if isinstance(fields.data.get(theirs), int)}
+    for key in table("bridge_model")["arguments"]:
+        if fields.data.get(key) is not None and key not in (*_SHAPE, *_ELSE):
+            fields.trouble(f"model.{key}", "changes the shape of a model that is named: that is not read")
     if "mtp_num_layers" in fields.data:
         model["mtp_layers"] = fields.data["mtp_num_layers"] or 0
     return model

@@ -161,6 +161,12 @@ def test_what_is_unclear_and_counts_is_refused_with_the_override_that_says_it(br
     assert plan.pp == 4
 
 
+def test_sizes_that_a_recipe_sets_over_its_model_count(bridge: Path) -> None:
+    model = read(bridge, recipe("cfg.model.num_layers = 4\ncfg.model.vocab_size = 64000")).spec["model"]
+    assert (model["layers"], model["vocab"], model["hidden"]) == (4, 64_000, 4096)
+    assert "model.num_moe_experts: changes the shape" in wrong(bridge, recipe("cfg.model.num_moe_experts = 8"))
+
+
 def test_models_that_are_none_of_the_catalogue_are_named(bridge: Path) -> None:
     assert "llama3.1-8b" in wrong(bridge, recipe().replace("Meta-Llama-3-8B", "Meta-Llama3-8BB"))
     with pytest.raises(OutOfScopeError):
