@@ -35,8 +35,8 @@ _EXPORTED = re.compile(r"^FIELDS = \{$", re.MULTILINE)
 """What `export` writes: fields by name, which its configure() sets."""
 _TELLS = re.compile(r"^\s*(?:from|import) megatron\.bridge", re.MULTILINE)
 _DEVICES = re.compile(r"_(\d+)gpu_([a-z0-9]+)")
-_NODES = {"gb200": 4, "gb300": 4}
-"""Devices of a node where they are not 8 (perf_recipes: NVL72 racks of trays with four)."""
+_NODES = {"gb200": 4, "gb300": 4, "vr200": 4}
+"""Devices of a node where they are not 8 (scripts/performance/argument_parser.py, NUM_GPUS_PER_NODE_MAP)."""
 _SHAPE = {
     "num_layers": "layers",
     "hidden_size": "hidden",
@@ -68,6 +68,16 @@ _LISTS = (
 """Fields that may be lists."""
 _HALVES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "uint8": "fp8"}
 _LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
+_LORA = {
+    "dim": "rank",
+    "dropout": "dropout",
+    "target_modules": "targets",
+    "a2a_experimental": "all_to_all",
+    "share_expert_adapters": "share_expert_adapters",
+}
+"""Fields of LoRA -> the spec's, whose defaults are those of peft/lora.py."""
+_CLOSE = 0.92
+"""How alike a misspelt field is to one that is read: a letter or two of twenty (difflib's ratio)."""
 _OVERRIDE = re.compile(r"\+{0,2}([a-z_]+(?:\.[a-z_0-9]+)*)=(.*)", re.DOTALL)
 
 
@@ -87,9 +97,9 @@ def read_recipe(name: str, text: str, words: Sequence[str]) -> tuple[Reading, st
     module = recipes.read(Path(name), text)
     if "FIELDS" in module.values:
         exported = _exported(recipes, module)
-        _override(exported, words, name)
+        unread = _override(exported, words, name)
         _name_precision(exported, recipes, module)
-        return replace(_reading(name, "", exported), hint=text.partition("\n")[0]), None
+        return replace(_reading(name, "", exported), hint=text.partition("\n")[0], unread=unread), None
     chosen = _chosen(name, module, words)
     if has_encoder(chosen):
         told = say("is {what}: only the training of a decoder is planned", what=say("a multimodal model"))
@@ -98,9 +108,9 @@ def read_recipe(name: str, text: str, words: Sequence[str]) -> tuple[Reading, st
     if not isinstance(config, Configured) or not isinstance(config.fields.get("model"), Configured):
         told = say("gives no configuration that can be read: what it calls is not in a checkout above the file")
         raise InputError(Trouble(chosen, told, allowed=say("a file in Megatron-Bridge's folder"), file=name))
-    _override(config, words[1:] if words and words[0] == chosen else words, name)
+    unread = _override(config, [word for word in words if word != chosen], name)
     _name_precision(config, recipes, module)
-    return _reading(name, chosen, config), _chip(chosen)
+    return replace(_reading(name, chosen, config), unread=unread), _chip(chosen)
 
 
 def _exported(recipes: Recipes, module: Module) -> Configured:
@@ -109,12 +119,7 @@ def _exported(recipes: Recipes, module: Module) -> Configured:
     config = Configured("ConfigContainer", {"model": model if isinstance(model, Configured) else Configured("")})
     fields, precision = recipes.constant(module, "FIELDS"), recipes.constant(module, "PRECISION")
     for name, value in (fields if isinstance(fields, dict) else {}).items():
-        *path, last = str(name).split(".")
-        held: Any = config
-        for part in path:
-            held = held.fields.setdefault(part, Configured(part)) if isinstance(held, Configured) else None
-        if isinstance(held, Configured):
-            held.fields[last] = value
+        config.put(str(name), value)
     if not isinstance(config.fields["model"], Configured):
         config.fields["model"] = Configured("")
     _name_precision(config, recipes, module)
@@ -142,21 +147,34 @@ def _chosen(name: str, module: Module, words: Sequence[str]) -> str:
     raise InputError(Trouble("--args", told, asked[0] if asked else None, shown, nearest, file=name))
 
 
-def _override(config: Configured, words: Sequence[str], file: str) -> None:
-    """Set what `section.field=value` says, as Megatron-Bridge's command line does."""
+def _override(config: Configured, words: Sequence[str], file: str) -> tuple[str, ...]:
+    """Set what `section.field=value` says, as Megatron-Bridge's command line does; the fields that nothing here uses.
+
+    Raises InputError for a field that is close to one that is read, and is neither read nor set by the recipe.
+    """
+    unread: list[str] = []
+    known = _known()
     for word in words:
         match = _OVERRIDE.fullmatch(word)
         if match is None:
             raise InputError(Trouble("--args", "is no override", word, "section.field=value", file=file))
-        *path, last = match.group(1).split(".")
-        held: Any = config
-        for part in path:
-            held = held.fields.setdefault(part, Configured(part)) if isinstance(held, Configured) else None
-        if not isinstance(held, Configured):
-            raise InputError(Trouble("--args", "sets a field of what has none in the recipe", word, file=file))
-        if isinstance(held.fields.get(last), Configured) and last != "mixed_precision":
+        name, before = match.group(1), config.get(match.group(1))
+        if isinstance(before, Configured) and name != "mixed_precision":
             raise InputError(Trouble("--args", "must hold fields", word, file=file))
-        held.fields[last] = _value(match.group(2))
+        if before is None and name not in known:
+            if nearest := tuple(difflib.get_close_matches(name, known, n=2, cutoff=_CLOSE)):
+                raise InputError(Trouble("--args", "is no field that the recipe has", word, None, nearest, file=file))
+            unread.append(name)
+        if not config.put(name, _value(match.group(2))):
+            raise InputError(Trouble("--args", "sets a field of what has none in the recipe", word, file=file))
+    return tuple(unread)
+
+
+def _known() -> set[str]:
+    """The fields that are read, as overrides name them."""
+    of_sections = {_dotted(name) for name in table("bridge")["arguments"]} | set(_COUNTED)
+    overlaps = {f"{section}.{name}" for section in ("ddp", "comm_overlap") for name in _OVERLAPS}
+    return of_sections | overlaps | {f"model.{name}" for name in table("bridge_model")["arguments"]}
 
 
 def _value(text: str) -> Any:
@@ -347,9 +365,12 @@ def _adapters(config: Configured, experts: bool) -> tuple[dict[str, Any], list[s
     if not isinstance(peft, Configured) or peft.kind != "LoRA":
         kind = peft.kind if isinstance(peft, Configured) else str(peft)
         return {}, [say("peft {kind}: no plan says what is trained", kind=kind)]
-    targets = peft.fields.get("target_modules", UNCLEAR)
-    lora = {"rank": peft.fields.get("dim", 32), "dropout": peft.fields.get("dropout", 0.0)}
-    lora |= {} if targets is UNCLEAR else {"targets": list(targets)}
-    if experts and peft.fields.get("share_expert_adapters") is False:
-        lora["share_expert_adapters"] = False
+    unclear = [name for name, value in peft.plain().items() if value is UNCLEAR and name in _LORA]
+    if unclear or peft.fields.get("experts_shared_outer_loras") is True:
+        kind = ", ".join(unclear) or "experts_shared_outer_loras"
+        return {}, [say("peft {kind}: no plan says what is trained", kind=kind)]
+    given = {ours: peft.fields[theirs] for theirs, ours in _LORA.items() if peft.fields.get(theirs) is not None}
+    lora = {"rank": 32, "dropout": 0.0, **given}
+    if not experts or lora.get("share_expert_adapters") is True:
+        lora.pop("share_expert_adapters", None)
     return lora, []

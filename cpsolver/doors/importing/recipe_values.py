@@ -63,6 +63,23 @@ class Configured:
     kind: str
     fields: dict[str, Any] = field(default_factory=dict)
 
+    def put(self, dotted: str, value: Any) -> bool:
+        """Set a field by the sections above it, made where they lack; False: something above it has no fields."""
+        *path, last = dotted.split(".")
+        held: Any = self
+        for part in path:
+            held = held.fields.setdefault(part, Configured(part)) if isinstance(held, Configured) else None
+        if isinstance(held, Configured):
+            held.fields[last] = value
+        return isinstance(held, Configured)
+
+    def get(self, dotted: str) -> Any:
+        """A field by the sections above it; None where it is not set."""
+        held: Any = self
+        for part in dotted.split("."):
+            held = held.fields.get(part) if isinstance(held, Configured) else None
+        return held
+
     def plain(self) -> dict[str, Any]:
         """Its fields as nested dictionaries; UNCLEAR for those of which any part is not clear."""
         return {key: _plain(value) for key, value in self.fields.items()}

@@ -95,6 +95,8 @@ def test_overrides_are_those_of_the_command_line(bridge: Path) -> None:
     assert (plan.mbs, plan.recompute_modules[0]) == (2, ("core_attn",))
     assert any("ddp.overlap_grad_reduce" in note or "overlap_grad_reduce is off" in note for note in found.notes)
     assert "is no override" in wrong(bridge, recipe(), "llama_pretrain_config", "micro batch=2")
+    assert "model.tensor_model_parallel_size" in wrong(bridge, recipe(), "model.tensor_model_paralel_size=4")
+    assert read(bridge, recipe(), "logger.log_interval=1", *words[:1]).unused == ("logger.log_interval",)
     assert "must hold fields" in wrong(bridge, recipe(), "model=3")
     assert "must be a plain value" in wrong(bridge, recipe(), "model.tensor_model_parallel_size=[1,2]")
 
@@ -104,6 +106,8 @@ def test_devices_and_chip_are_those_of_the_name(bridge: Path) -> None:
     found = read(bridge, text, chip=None, num_gpus=None)
     assert found.spec["cluster"] == {"num_gpus": 16, "gpus_per_node": 4, "chips": "gb200"}
     assert any("gb200: taken for the chip" in note for note in found.notes)
+    found = read(bridge, text.replace("_gb200_", "_vr200_"), chip="gb200", num_gpus=None)
+    assert found.spec["cluster"]["gpus_per_node"] == 4
 
 
 def test_gradients_in_16_bits_are_another_stack(bridge: Path) -> None:
@@ -138,9 +142,15 @@ def test_layers_listed_by_chunk_are_a_layout(bridge: Path) -> None:
 def test_adapters_are_those_of_the_recipe(bridge: Path) -> None:
     found = read(bridge, recipe('cfg.peft = LoRA(dim=8, target_modules=["linear_qkv", "linear_proj"])'))
     assert found.spec["training"]["lora"] == {"rank": 8, "dropout": 0.0, "targets": ["linear_qkv", "linear_proj"]}
+    found = read(bridge, recipe("cfg.peft = LoRA(a2a_experimental=True, share_expert_adapters=False)"))
+    assert found.spec["training"]["lora"] == {"rank": 32, "dropout": 0.0, "all_to_all": True}  # no experts
     found = read(bridge, recipe("cfg.peft = CanonicalLoRA(dim=8)"))
     assert found.strategy is None
     assert "CanonicalLoRA" in found.refusals[0]
+    for unclear in ("dim=unknown", "target_modules=[unknown]", "experts_shared_outer_loras=True"):
+        found = read(bridge, recipe(f"cfg.peft = LoRA({unclear})"))
+        assert found.strategy is None
+        assert unclear.partition("=")[0] in found.refusals[0]
 
 
 def test_several_recipes_ask_for_a_name(bridge: Path) -> None:
