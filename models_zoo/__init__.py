@@ -8,7 +8,6 @@ from models_zoo.catalogue import (
     architecture_names,
     list_architectures,
     load_architecture,
-    nearest_plannable,
     other_names,
 )
 from models_zoo.hugging_face import UnsupportedConfigError, from_hugging_face, is_hugging_face, supported_families
@@ -24,7 +23,7 @@ from models_zoo.params import (
     projector_parameters,
     total_parameters,
 )
-from models_zoo.schema import SPECIAL_LAYERS, Architecture, special_layers, unsupported_reasons
+from models_zoo.schema import SPECIAL_LAYERS, Architecture, special_layers
 
 __all__ = [
     "SPECIAL_LAYERS",
@@ -44,11 +43,9 @@ __all__ = [
     "layer_parameters",
     "list_architectures",
     "load_architecture",
-    "nearest_plannable",
     "other_names",
     "projector_parameters",
     "special_layers",
     "supported_families",
     "total_parameters",
-    "unsupported_reasons",
 ]

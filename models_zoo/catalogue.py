@@ -5,14 +5,12 @@ Loading one by its canonical name reads one file.
 
 from __future__ import annotations
 
-import math
 import re
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from models_zoo.params import active_parameters, total_parameters
-from models_zoo.schema import Architecture, unsupported_reasons
+from models_zoo.schema import Architecture
 
 _DATA = Path(__file__).parent / "data"
 _SAFE_NAME = re.compile(r"[a-z0-9][a-z0-9.\-]{0,99}")
@@ -59,18 +57,6 @@ def other_names(architecture: Architecture) -> tuple[str, ...]:
     """What else a model answers to: its aliases, and its repositories with and without their owners."""
     plain = (repository.partition("/")[2] for repository in architecture.hugging_face)
     return tuple(dict.fromkeys((*architecture.aliases, *architecture.hugging_face, *plain)))
-
-
-def nearest_plannable(architecture: Architecture) -> Architecture:
-    """The model of the catalogue, of those that can be planned, that is closest in parameters, all and active ones.
-
-    Factors count: half as many are as far as twice as many. Reads every file.
-    """
-
-    def distance(other: Architecture) -> float:
-        return sum(abs(math.log(count(other) / count(architecture))) for count in (total_parameters, active_parameters))
-
-    return min((each for each in list_architectures() if not unsupported_reasons(each)), key=distance)
 
 
 def list_architectures() -> list[Architecture]:

@@ -184,9 +184,21 @@ def _of_groups(given: Written) -> Iterator[tuple[str, str]]:
         yield "moe.top_groups", f"moe.top_groups is {taken} but {given.shown('moe.groups', 1)}: must not be more"
 
 
+def _of_modules(given: Written, pattern: str) -> Iterator[tuple[str, str]]:
+    """What a module of multi-token prediction is made of where layers are one block each."""
+    count, own = given.number("mtp_layers", 0), str(given.get("mtp_pattern") or "")
+    if pattern and count and not own:
+        yield "mtp_pattern", f"{given.shown('mtp_layers')} but {given.shown('mtp_pattern')}: the blocks of one module"
+    if own and not pattern:
+        yield "mtp_pattern", f"{given.shown('mtp_pattern')} but {given.shown('layer_pattern')}"
+    for letter in sorted(set(own) - set(pattern)) if pattern else ():
+        yield "mtp_pattern", f"mtp_pattern has {letter} but layer_pattern has no such layer"
+
+
 def _of_layers(given: Written) -> Iterator[tuple[str, str]]:
     layers, pattern = given.number("layers"), str(given.get("layer_pattern") or "")
     ratios = given.get("attention.compression")
+    yield from _of_modules(given, pattern)
     if layers and isinstance(ratios, (list, tuple)) and len(ratios) != layers:
         yield "attention.compression", f"attention.compression has {len(ratios)} numbers but layers is {layers}"
     if layers and pattern and len(pattern) != layers:

@@ -43,9 +43,19 @@ def _nemotron_h(r: Reader) -> Fields:
         "layer_pattern": pattern,
         "mamba": _mamba(r) if "M" in pattern else {},
         "moe": _nemotron_experts(r) if "E" in pattern else {},
+        **_nemotron_modules(r),
     }
     r.refuse(r.get("use_bias"), "use_bias: projections of state-space layers with biases")
     return fields
+
+
+def _nemotron_modules(r: Reader) -> Fields:
+    """Modules of multi-token prediction, and the blocks of one: by letters, or by names."""
+    count, pattern = r.get("num_nextn_predict_layers", default=0), r.get("mtp_hybrid_override_pattern")
+    named = r.get("mtp_layers_block_type", default=[])
+    r.refuse(set(named) - set(_BLOCKS), "mtp_layers_block_type: blocks of an unknown name")
+    own = pattern or "".join(_BLOCKS.get(name, "M") for name in named)
+    return {"mtp_layers": count, "mtp_pattern": own} if count and own else {"mtp_layers": count}
 
 
 def _mamba(r: Reader) -> Fields:

@@ -27,6 +27,7 @@ SpecialLayer = Literal[
     "shortcut_experts",
     "own_widths",
     "parallel_blocks",
+    "repeated_modules",
 ]
 SPECIAL_LAYERS: Mapping[SpecialLayer, str] = {
     "single_blocks": "layers that are one block each (layer_pattern)",
@@ -40,6 +41,7 @@ SPECIAL_LAYERS: Mapping[SpecialLayer, str] = {
     "shortcut_experts": "experts beside two dense blocks of a layer (shortcut)",
     "own_widths": "heads of another width in layers that attend fully",
     "parallel_blocks": "attention and feed-forward side by side (one norm a layer)",
+    "repeated_modules": "modules of multi-token prediction that have the weights of one",
 }
 """What a model may have beside attention and feed-forward blocks one after the other, in words."""
 
@@ -187,11 +189,12 @@ class Architecture(_ArchitectureRecord):
     A plain LLaMA-like model needs `name`, `layers`, `hidden`, `ffn`, `heads` and `vocab`; `kv_heads`
     defaults to `heads` and `head_dim` to `hidden / heads` (an error when that does not divide). Widths
     count elements. `layer_pattern`, where given, has one letter a layer: M state space, * attention, E
-    experts, - a dense feed-forward block, each a layer of its own with one norm. `residual_streams` above 1 are
-    hyper-connections: so many hidden states, mixed before and after each block. `vision`: an encoder of images beside
-    the decoder, which is there where images are trained on. `norm_epsilon` is what norms add to the mean square,
-    `rotary_base` the base of the rotary embedding, `router_scaling` what the routed experts' weights are multiplied by:
-    no plan depends on them, and None says that they are not known. `published_params_gap` says why the
+    experts, - a dense feed-forward block, each a layer of its own with one norm; `mtp_pattern` has those of one module
+    of multi-token prediction. `mtp_repeated`: all `mtp_layers` modules have the weights of one. `residual_streams`
+    above 1 are hyper-connections: so many hidden states, mixed before and after each block. `vision`: an encoder of
+    images beside the decoder, which is there where images are trained on. `norm_epsilon` is what norms add to the mean
+    square, `rotary_base` the base of the rotary embedding, `router_scaling` what the routed experts' weights are
+    multiplied by: no plan depends on them, and None says that they are not known. `published_params_gap` says why the
     computed count may be off the published one by over 1 %. `hugging_face` lists repositories there whose weights have
     this shape, base models first, by their own names.
 
@@ -234,6 +237,8 @@ class Architecture(_ArchitectureRecord):
     mamba: Mamba | None = None
     layer_pattern: str | None = Field(default=None, pattern=r"^[M*E-]+$")
     mtp_layers: NonNegativeInt = 0
+    mtp_pattern: str | None = Field(default=None, pattern=r"^[M*E-]+$")
+    mtp_repeated: bool = False
     vision: Vision | None = None
     published_params_billion: PositiveFloat | None = None
     published_params_basis: str | None = None
@@ -266,6 +271,11 @@ class Architecture(_ArchitectureRecord):
         if errors or architecture is None:
             raise ValidationError.from_exception_data(cls.__name__, errors)
         return architecture
+
+    @property
+    def mtp_weights(self) -> int:
+        """Modules of multi-token prediction that have weights of their own."""
+        return min(1, self.mtp_layers) if self.mtp_repeated else self.mtp_layers
 
     @property
     def embeds_at_both_ends(self) -> bool:
@@ -342,14 +352,6 @@ def special_layers(arch: Architecture) -> tuple[SpecialLayer, ...]:
         "shortcut_experts": moe is not None and moe.shortcut,
         "own_widths": attention.owns_widths,
         "parallel_blocks": arch.norms_per_layer == 1 and arch.layer_pattern is None,
+        "repeated_modules": arch.mtp_layers > arch.mtp_weights,
     }
     return tuple(name for name, has_it in present.items() if has_it)
-
-
-def unsupported_reasons(arch: Architecture) -> tuple[str, ...]:
-    """What the cost model cannot express of this model; empty when it can express all of it.
-
-    Extra norms (in a layer, of queries and keys) are fine: they only add parameters and memory traffic.
-    """
-    alone = arch.mtp_layers > 0 and arch.layer_pattern is not None
-    return ("multi-token prediction of several layers that are one block each",) if alone else ()

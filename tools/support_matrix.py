@@ -21,7 +21,7 @@ from cpsolver.profiles.default_stack import choose_stack
 from cpsolver.profiles.framework import Framework, launcher_names, load_launcher
 from cpsolver.spec.spec import parse_spec
 from hw_specs import Chip, list_chips, list_networks, unusable_reasons
-from models_zoo import Architecture, active_parameters, list_architectures, total_parameters, unsupported_reasons
+from models_zoo import Architecture, active_parameters, list_architectures, total_parameters
 
 TARGET = Path(__file__).parent.parent / "docs" / "support.md"
 YES, NO = "●", "–"
@@ -104,7 +104,7 @@ def _models(launchers: list[Framework]) -> Iterator[str]:
             f"`{each.name}`",
             _size(each),
             _kind(each),
-            "; ".join(unsupported_reasons(each)) or _refused(each, launchers) or NO,
+            _refused(each, launchers) or NO,
         )
         for each in list_architectures()
     ]

@@ -67,6 +67,20 @@ def kind_of_layers(model: Architecture) -> tuple[int, ...]:
     return tuple(kinds.index(_kind(model, index)) for index in range(model.layers))
 
 
+@lru_cache(maxsize=64)
+def module_counts(model: Architecture) -> tuple[int, ...]:
+    """For each of `layer_kinds`, layers of it in one module of multi-token prediction: one like the model's last, or
+    those of the module's pattern."""
+    of_layers, pattern = kind_of_layers(model), model.layer_pattern or ""
+    own = [of_layers[pattern.index(letter)] for letter in model.mtp_pattern or ""] or [of_layers[-1]]
+    return tuple(own.count(index) for index in range(len(layer_kinds(model))))
+
+
+def of_module(model: Architecture, of_kinds: Floats) -> Floats:
+    """The sum over the layers of one module of multi-token prediction of values (kinds, ...) of each kind."""
+    return reduce(add, (count * each for count, each in zip(module_counts(model), of_kinds, strict=True)))
+
+
 def kind_shares(model: Architecture) -> tuple[float, ...]:
     """Share of the layers that are of each kind."""
     each = kind_of_layers(model)

@@ -18,7 +18,7 @@ from cpsolver.cost.gemms import (
     triangle_copies,
     unmasked_blocks,
 )
-from cpsolver.cost.kinds import LayerKind, examples, kind_of_layers, kind_shares, norms, problem_of
+from cpsolver.cost.kinds import LayerKind, examples, kind_shares, norms, of_module, problem_of
 from cpsolver.cost.modules import freed_bytes
 from cpsolver.cost.recurrence import held_whole, mixer_gemms, recurrence
 from cpsolver.cost.selection import saved_elements
@@ -276,8 +276,8 @@ def stage_parameters(problem: Problem, rows: Candidates) -> StageParameters:
         kind_layer=layers - layer,
         kind_experts=experts - routed,
         first=first,
-        last=last + model.mtp_layers * module,
-        last_experts=model.mtp_layers * module_experts,
+        last=last + model.mtp_weights * module,
+        last_experts=model.mtp_weights * module_experts,
         **_encoder_parameters(problem, rows),
     )
 
@@ -347,11 +347,10 @@ def _encoder_parameters(problem: Problem, rows: Candidates) -> dict[str, Floats]
 
 
 def _module_parameters(model: Architecture, rows: Candidates, layers: Floats, experts: Floats) -> tuple[Floats, Floats]:
-    """Of a multi-token prediction module, without routed experts and of these: a layer like the model's last, three
-    norms, and the GEMM that joins hidden states and embeddings (Megatron-LM multi_token_prediction.py)."""
-    last = kind_of_layers(model)[-1]
+    """Of a multi-token prediction module, without routed experts and of these: its layers, three norms, and the GEMM
+    that joins hidden states and embeddings (Megatron-LM multi_token_prediction.py)."""
     joined = 2.0 * model.hidden**2 / rows.tp
-    return layers[last] + joined + 3 * final_norm_parameters(model), experts[last]
+    return of_module(model, layers) + joined + 3 * final_norm_parameters(model), of_module(model, experts)
 
 
 def _layer_parameters(model: Architecture, rows: Candidates, index: int) -> tuple[Floats, Floats]:
@@ -385,16 +384,16 @@ def _held_whole(model: Architecture, index: int) -> int:
     return whole + model.hidden * (model.bias_mlp and model.has_feed_forward(index))
 
 
-def module_bytes(problem: Problem, rows: Candidates, layer: Floats) -> Floats:
+def module_bytes(problem: Problem, rows: Candidates, layers: Floats) -> Floats:
     """What the modules of multi-token prediction keep of the one microbatch that the last stage works on.
 
-    Each a layer (`layer` bytes), its norms' inputs, the joined input and result of its GEMM, and logits, whose loss has
-    no gradient yet while the head's runs backward.
+    Each its layers (`layers`: bytes of one module's), its norms' inputs, the joined input and result of its GEMM, and
+    logits, whose loss has no gradient yet while the head's runs backward.
     """
     tokens = rows.shard.tokens(problem.sequence)
     joined = 5 * problem.element_bytes * problem.model.hidden * tokens / rows.shard.sequence_split
     waiting = problem.stack.waiting_logits_bytes * _logits(problem, rows)
-    return np.asarray(problem.model.mtp_layers * (layer + joined + waiting))
+    return np.asarray(problem.model.mtp_layers * (layers + joined + waiting))
 
 
 def logits_bytes(problem: Problem, rows: Candidates) -> Floats:

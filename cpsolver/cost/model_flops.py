@@ -6,7 +6,7 @@ import numpy as np
 
 from cpsolver.cost import gemms
 from cpsolver.cost.adapters import Block, adapter_gemms
-from cpsolver.cost.kinds import LayerKind, kind_of_layers, kind_shares, layer_kinds, model_of
+from cpsolver.cost.kinds import LayerKind, kind_shares, layer_kinds, model_of, module_counts
 from cpsolver.cost.recurrence import counted_flops, mixer_gemms
 from cpsolver.cost.selection import attended_share, scored_keys
 from cpsolver.cost.shard import Shard
@@ -22,10 +22,13 @@ def model_flops_per_step(problem: Problem) -> float:
     """
     model = problem.model
     kinds = layer_kinds(model)
-    layers = sum(share * _of_layer(problem, kind) for kind, share in zip(kinds, kind_shares(model), strict=True))
-    module = 2 * model.hidden**2 + _of_layer(problem, kinds[kind_of_layers(model)[-1]])
+    of_kinds = [_of_layer(problem, kind) for kind in kinds]
+    layers, of_module = (
+        sum(count * each for count, each in zip(counts, of_kinds, strict=True))
+        for counts in (kind_shares(model), module_counts(model))
+    )
     heads = (1 + model.mtp_layers) * model.hidden * model.vocab * _computed(problem)
-    per_token = model.layers * layers + model.mtp_layers * module + heads
+    per_token = model.layers * layers + model.mtp_layers * (2 * model.hidden**2 + of_module) + heads
     return 6.0 * per_token * problem.sequence * problem.batch + _encoder_flops(problem)
 
 

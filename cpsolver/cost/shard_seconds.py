@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from cpsolver.cost import comm, compute, encoder
-from cpsolver.cost.kinds import kind_of_layers, mean_of_kinds
+from cpsolver.cost.kinds import mean_of_kinds, of_module
 from cpsolver.cost.layers import Layers
 from cpsolver.cost.shard import Floats, Ints, Shard
 from cpsolver.problem.problem import Problem
@@ -65,7 +65,7 @@ def shard_columns(problem: Problem, chip: Chip, shard: Shard) -> Columns:
     """The columns of `time_table` that are the same for all rows of a shard, (.., shards); and what forward and
     backward of a layer compute themselves (`own_forward`, `own_backward`)."""
     layers, images = Layers.of(problem, chip, shard), _encoder_seconds(problem, chip, shard)
-    last, tensor, end_tensor = kind_of_layers(problem.model)[-1], layers.tensor, comm.end_comm(problem, chip, shard)
+    tensor, end_tensor = layers.tensor, comm.end_comm(problem, chip, shard)
     mean_tensor = mean_of_kinds(problem.model, tensor)
     return {
         **pass_columns(problem, chip, shard, layers, images),
@@ -75,7 +75,7 @@ def shard_columns(problem: Problem, chip: Chip, shard: Shard) -> Columns:
         "modules": mean_of_kinds(problem.model, layers.modules(problem, chip, shard)),
         "end_tp": end_tensor,
         "encoder_tp": images.tensor,
-        "mtp_tp": problem.model.mtp_layers * (tensor[last] + _MODULE_TENSOR * end_tensor),
+        "mtp_tp": problem.model.mtp_layers * (of_module(problem.model, tensor) + _MODULE_TENSOR * end_tensor),
         "own_forward": mean_of_kinds(problem.model, layers.own[0]),
         "own_backward": mean_of_kinds(problem.model, layers.own[1]),
     }
@@ -91,10 +91,10 @@ def pass_columns(
     """Those of `pass_seconds`."""
     layers = layers or Layers.of(problem, chip, shard)
     images = images or _encoder_seconds(problem, chip, shard)
-    both, last = layers.both, kind_of_layers(problem.model)[-1]
+    both = layers.both
     ends, end_tensor = compute.end_seconds(problem, chip, shard), comm.end_comm(problem, chip, shard)
     layer, payload = mean_of_kinds(problem.model, both), comm.hop_bytes(problem, shard)
-    module = both[last] + ends.module + _MODULE_TENSOR * end_tensor
+    module = of_module(problem.model, both) + ends.module + _MODULE_TENSOR * end_tensor
     return {
         "layer": layer,
         "kind_layer": both - layer,

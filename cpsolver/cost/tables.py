@@ -12,7 +12,7 @@ import numpy as np
 from cpsolver.cost import comm, compute, encoder, memory, states, whole_matrices
 from cpsolver.cost.activation_switches import on_device
 from cpsolver.cost.breadth_first import hiding_shares, left_of_last
-from cpsolver.cost.kinds import layer_kinds, mean_of_kinds
+from cpsolver.cost.kinds import layer_kinds, mean_of_kinds, of_module
 from cpsolver.cost.memory import StageParameters
 from cpsolver.cost.modules import Modules, freed_together, most_freed, replayed
 from cpsolver.cost.shard import Candidates, Floats, Shard
@@ -224,7 +224,8 @@ def memory_table(problem: Problem, rows: Candidates) -> MemoryTable:
     kept = memory.held_logits_bytes(problem, rows)
     last_buffer = np.maximum(buffer, memory.logits_bytes(problem, rows)) + kept
     # At the end of the step they are joined, which takes as much again when everything else has gone.
-    last_buffer = np.maximum(last_buffer, 2 * kept) + memory.module_bytes(problem, rows, full)
+    modules = of_module(problem.model, np.stack([layer.full for layer in layers]))
+    last_buffer = np.maximum(last_buffer, 2 * kept) + memory.module_bytes(problem, rows, modules)
     return MemoryTable(
         **_states(problem, rows, trained, parts),
         full=more * full,

@@ -19,7 +19,7 @@ from functools import cached_property
 
 import numpy as np
 
-from cpsolver.cost.kinds import kind_of_layers, kind_shares, layer_kinds
+from cpsolver.cost.kinds import kind_of_layers, kind_shares, layer_kinds, module_counts, of_module
 from cpsolver.cost.matrix_steps import Matrix, layer_matrices, orthogonalizing_seconds
 from cpsolver.cost.memory import StageParameters
 from cpsolver.cost.preconditioning import factor_elements, preconditioning_seconds
@@ -58,9 +58,9 @@ def buffers(problem: Problem, rows: Candidates, parts: StageParameters) -> Buffe
 def _factors(problem: Problem, found: LayerMatrices) -> StageParameters:
     """Elements of the squares on the fullest rank, times the ranks."""
     dense, routed = (found.padding(found.squares, of) * found.elements(found.squares, of) for of in (False, True))
-    last, mtp = kind_of_layers(problem.model)[-1], problem.model.mtp_layers
-    join = factor_elements(found.join)[found.of_row]
-    ends = {"last": mtp * (dense[last] + join), "last_experts": mtp * routed[last]}
+    model, join = problem.model, factor_elements(found.join)[found.of_row]
+    own_dense, own_routed = of_module(model, dense), of_module(model, routed)
+    ends = {"last": model.mtp_weights * (own_dense + join), "last_experts": model.mtp_weights * own_routed}
     return replace(_by_kind(problem, dense, routed, **ends), encoder=found.beyond_mean(found.squares))
 
 
@@ -82,9 +82,9 @@ def _matrices(
     padding, of_experts = paddings
     dense = np.minimum(found.elements(found.sizes, False), parts.layer + parts.kind_layer)
     routed = np.minimum(found.elements(found.sizes, True), parts.experts + parts.kind_experts)
-    last, mtp = kind_of_layers(problem.model)[-1], problem.model.mtp_layers
-    modules = np.minimum(mtp * (dense[last] + 2.0 * problem.model.hidden**2 / rows.tp), parts.last)
-    own_experts = np.minimum(mtp * routed[last], parts.last_experts)
+    model = problem.model
+    modules = np.minimum(model.mtp_weights * (of_module(model, dense) + 2.0 * model.hidden**2 / rows.tp), parts.last)
+    own_experts = np.minimum(model.mtp_weights * of_module(model, routed), parts.last_experts)
     ends = {"last": padding * modules, "last_experts": of_experts * own_experts}
     return _by_kind(problem, padding * dense, of_experts * routed, **ends)
 
@@ -226,12 +226,12 @@ class LayerMatrices:
         model, found = self._problem.model, np.zeros(len(self._rows))
         if not model.mtp_layers:
             return found
-        last = self._kind == kind_of_layers(model)[-1]
+        layers = np.array(module_counts(model))[self._kind]
         for routed in (False, True):
-            own = last & (self._routed == routed)
-            found = found + (each[own] * self._counts[own]).sum(axis=0) / self._ranks(routed)
+            own = (layers > 0) & (self._routed == routed)
+            found = found + (each[own] * (layers[:, None] * self._counts)[own]).sum(axis=0) / self._ranks(routed)
         join_s = self._step(chip, self.join)[self.of_row]
-        return np.asarray(model.mtp_layers * (found + join_s / self._ranks(False)))
+        return np.asarray(model.mtp_weights * (found + join_s / self._ranks(False)))
 
     @cached_property
     def join(self) -> Matrix:

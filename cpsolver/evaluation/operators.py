@@ -15,7 +15,7 @@ import numpy as np
 from cpsolver.cost.activation_switches import recomputed_projection_seconds
 from cpsolver.cost.chip_speeds import ChipSpeeds
 from cpsolver.cost.compute import end_operators, host_constants, layer_operators
-from cpsolver.cost.kinds import kind_of_layers, layer_kinds, over_parts
+from cpsolver.cost.kinds import layer_kinds, module_counts, over_parts
 from cpsolver.cost.layers import Layers
 from cpsolver.cost.shard import Candidates
 from cpsolver.cost.tables import time_table
@@ -168,8 +168,9 @@ def _parts(problem: Problem, chip: Chip, strategy: Strategy, index: int) -> Iter
     if index == strategy.head_stage:
         yield from (_Part(each.name, float(np.sum(each.passes)), each.rests_on) for each in ends.head)
         module = [_Part(each.name, float(np.sum(each.passes)), each.rests_on) for each in ends.module]
-        more = [*layers[kind_of_layers(model)[-1]], *module]
-        yield from (part.times(model.mtp_layers) for part in more)
+        for kind, count in enumerate(module_counts(model)):
+            module += [part.times(count) for part in layers[kind] if count]
+        yield from (part.times(model.mtp_layers) for part in module)
         waits += max(0.0, float(row.loss_slot[0] * time.layer[0] - time.head[0]))
     yield _Part("waiting in a layer's place", waits, (), kernel=False)
     turns = ("host_expert_chunk_us",) if strategy.expert_overlap and strategy.vpp > 1 and not strategy.v_shaped else ()

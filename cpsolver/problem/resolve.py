@@ -36,8 +36,6 @@ from models_zoo import (
     from_hugging_face,
     is_hugging_face,
     load_architecture,
-    nearest_plannable,
-    unsupported_reasons,
 )
 
 _Found = TypeVar("_Found")
@@ -276,11 +274,6 @@ def _model(model: str | Mapping[str, Any]) -> Architecture:
             raise _invalid(("model",), error, fields, Architecture) from None
         except UnsupportedConfigError as error:
             raise InputError([_unsupported(reason, error) for reason in error.reasons]) from None
-    reasons = unsupported_reasons(found)
-    if reasons:
-        message = later("not yet supported by the cost model: {reasons}", reasons=as_messages("; ".join(reasons)))
-        like = later("{name}, the nearest in size that can be planned", name=nearest_plannable(found).name)
-        raise InputError(Trouble("model", message, found.name, like, path=("model",)))
     return found
 
 

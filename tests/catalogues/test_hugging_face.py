@@ -345,6 +345,24 @@ def test_windows_are_where_the_configuration_has_them(
     assert {name: attention[name] for name in attention if name != "qk_norm"} == window
 
 
+@pytest.mark.parametrize(
+    ("more", "modules"),
+    [
+        ({"mtp_hybrid_override_pattern": "*E"}, (1, "*E")),
+        ({"mtp_layers_block_type": ["attention", "moe"]}, (1, "*E")),
+        ({"num_nextn_predict_layers": 0, "mtp_hybrid_override_pattern": "*E"}, (0, None)),
+    ],
+)
+def test_modules_of_multi_token_prediction_of_nemotron(more: dict[str, Any], modules: tuple[int, str | None]) -> None:
+    """By letters, as Nemotron 3 Super has them, or by names, as later ones."""
+    state = {"mamba_num_heads": 8, "mamba_head_dim": 8, "n_groups": 2, "ssm_state_size": 8, "conv_kernel": 4}
+    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    config = {"model_type": "nemotron_h", "hybrid_override_pattern": "ME*E", **dense(4, 64, 128, 4, 2, 1000)}
+    config |= {**state, **experts, "num_nextn_predict_layers": 1, **more}
+    model = Architecture.model_validate({"name": "read", **from_hugging_face(config)})
+    assert (model.mtp_layers, model.mtp_pattern) == modules
+
+
 def test_windows_in_the_last_layers_alone_are_refused() -> None:
     config = {"model_type": "qwen3", **dense(24, 1024, 4096, 16, 8, 32000, sliding_window=512)}
     with pytest.raises(UnsupportedConfigError, match="max_window_layers"):

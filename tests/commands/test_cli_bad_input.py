@@ -30,7 +30,10 @@ BAD_SPECS = {
     "broken yaml": (SMALL.replace("32, seq", "32 seq"), ["spec.yaml:3:", "is not YAML"]),
     "duplicate key": (SMALL + "model: llama2-13b\n", ["spec.yaml:5:1", "written twice, first on line 1"]),
     "unknown key": (SMALL.replace("top: 2", "topp: 2"), ["spec.yaml:4:10", "did you mean 'top'"]),
-    "unsupported": (SMALL.replace("llama2-7b", HYBRID), ["not yet supported", "one block each"]),
+    "module": (
+        SMALL.replace("llama2-7b", HYBRID),
+        ["model.mtp_pattern", "mtp_layers is 1 but mtp_pattern is not"],
+    ),
     "unknown launcher": (SMALL + "launcher: megatron\n", ["spec.yaml:5:1 launcher = 'megatron'", "megatron-lm"]),
     "unknown stack": (SMALL + "stack: megatron\n", ["spec.yaml:5:1 stack = 'megatron'", "megatron-core"]),
     "empty": ("", ["is empty"]),

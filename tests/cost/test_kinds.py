@@ -8,12 +8,22 @@ import numpy as np
 import pytest
 
 from cpsolver.cost import memory
-from cpsolver.cost.kinds import LayerKind, counts_before, examples, kind_of_layers, kind_shares, layer_kinds
+from cpsolver.cost.kinds import (
+    LayerKind,
+    counts_before,
+    examples,
+    kind_of_layers,
+    kind_shares,
+    layer_kinds,
+    module_counts,
+    of_module,
+)
+from cpsolver.cost.model_flops import model_flops_per_step
 from cpsolver.cost.shard import Candidates, Shard
 from cpsolver.cost.tables import memory_table, time_table
 from cpsolver.evaluation.evaluate import evaluate, stage_kinds, stage_memory, stage_parameters
 from cpsolver.problem.problem import Problem
-from models_zoo import Architecture, load_architecture, unsupported_reasons
+from models_zoo import Architecture, load_architecture
 from models_zoo.params import embedding_parameters, head_parameters, layer_parameters, total_parameters
 from tests.support.problems import ideal, model_spec, strategy_of
 
@@ -220,14 +230,37 @@ def test_of_logits_of_a_loss_that_waits_softmax_alone_is_kept() -> None:
     assert kept == 5 * 2 * 1024 * 1024 + 4 * logits
 
 
-@pytest.mark.parametrize(
-    "name", ["deepseek-v3", "deepseek-v2-lite", "mixtral-8x7b", "gemma3-27b", "gpt-oss-120b", "kimi-k2"]
-)
-def test_models_of_several_kinds_can_be_planned(name: str) -> None:
-    assert unsupported_reasons(load_architecture(name)) == ()
+MAMBA = {"heads": 8, "head_dim": 64, "groups": 4, "state": 64, "conv": 4}
 
 
-def test_what_the_cost_model_does_not_know_is_named() -> None:
-    mamba = {"heads": 8, "head_dim": 64, "groups": 4, "state": 64, "conv": 4}
-    (reason,) = unsupported_reasons(small(layer_pattern="M-*-", mamba=mamba, mtp_layers=1))
-    assert "one block each" in reason
+def test_a_module_of_multi_token_prediction_has_the_layers_of_its_pattern() -> None:
+    """Kinds are the most common first: here -, M, *. Without a pattern it is one layer like the model's last."""
+    hybrid = small(layer_pattern="M-*-", mamba=MAMBA, mtp_layers=2, mtp_pattern="*-M-")
+    kinds = layer_kinds(hybrid)
+    assert dict(zip((kind.mixer for kind in kinds), module_counts(hybrid), strict=True)) == {
+        "none": 2,
+        "mamba": 1,
+        "attention": 1,
+    }
+    assert of_module(hybrid, np.array([[1.0], [10.0], [100.0]])) == pytest.approx([112.0])
+    assert module_counts(small(mtp_layers=1)) == (1,)
+
+
+def test_modules_that_are_run_again_have_the_weights_of_one() -> None:
+    """They compute as often, and keep as many activations."""
+    rows = Candidates.one(strategy_of("x:2,2", dp=2), 8)
+    modules = {"layer_pattern": "M-*-", "mamba": MAMBA, "mtp_layers": 2, "mtp_pattern": "*-"}
+    own, again, without = (
+        ideal(model=small(**modules | changes))[0] for changes in ({}, {"mtp_repeated": True}, {"mtp_layers": 0})
+    )
+    model, plain = own.model, memory.stage_parameters(without, rows)
+    attention, block = (layer_parameters(model, index).total for index in (2, 3))
+    module = attention + block + 2 * model.hidden**2 + 3 * model.hidden
+    for problem, count in ((own, 2), (again, 1)):
+        more = memory.stage_parameters(problem, rows).last - plain.last
+        assert more == pytest.approx(count * module + plain.first)
+    assert model_flops_per_step(own) == model_flops_per_step(again)
+    assert memory_table(own, rows).last_buffer == memory_table(again, rows).last_buffer
+    chips = [time_table(problem, problem.supplies[0], rows) for problem in (own, again)]
+    assert chips[0].head == chips[1].head
+    assert chips[0].update_last > chips[1].update_last

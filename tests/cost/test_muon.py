@@ -17,7 +17,7 @@ from cpsolver.cost.tables import memory_table, time_table
 from cpsolver.evaluation.evaluate import stage_memory
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.techniques import techniques
-from models_zoo import architecture_names, load_architecture, unsupported_reasons
+from models_zoo import architecture_names, load_architecture
 from models_zoo.params import layer_parameters
 from tests.support.problems import chip_spec, ideal, model_spec, problem_of, strategy_of
 
@@ -57,7 +57,7 @@ def test_each_expert_of_a_device_is_two_matrices_and_the_router_one() -> None:
     assert found[2:] == [(8, 1024, 1, False), (2 * 256, 1024, 2, True), (1024, 256, 2, True)]
 
 
-@pytest.mark.parametrize("name", [n for n in architecture_names() if not unsupported_reasons(load_architecture(n))])
+@pytest.mark.parametrize("name", architecture_names())
 def test_matrices_are_nearly_all_of_a_layer_and_never_more(name: str) -> None:
     """What is left: norms, biases, convolutions, constants of heads."""
     problem = problem_of({"x": chip_spec()}, name, 1, 1, training={"optimizer": "muon"})

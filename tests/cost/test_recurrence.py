@@ -193,8 +193,10 @@ def _of_hybrid(model: Architecture, sequence: int, inner: int) -> float:
     assert mamba is not None
     into = 2 * inner + 2 * mamba.groups * mamba.state + mamba.heads
     scan = 2.0 * model.hidden * into + 7.0 * inner * mamba.state + 2.0 * inner * model.hidden
+    pattern += model.mtp_layers * (model.mtp_pattern or "")
     layers = pattern.count("M") * scan + pattern.count("*") * _attention(model, sequence)
-    return 3 * (layers + pattern.count("E") * _feed_forward(model) + 2.0 * model.hidden * model.vocab)
+    heads = 2.0 * model.hidden * model.vocab * (1 + model.mtp_layers)
+    return 3 * (layers + pattern.count("E") * _feed_forward(model) + heads)
 
 
 def _of_linear(model: Architecture, sequence: int) -> float:

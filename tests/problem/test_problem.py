@@ -120,12 +120,6 @@ def test_a_chip_without_the_figures_that_planning_needs_is_refused() -> None:
     assert "no fp16 matrix peak" in troubles({"mine": chip_spec()}, training={"precision": "fp16"})[0]
 
 
-def test_a_model_that_the_cost_model_cannot_express_is_refused_with_the_reason() -> None:
-    mamba = {"heads": 8, "head_dim": 64, "groups": 4, "state": 64, "conv": 4}
-    hybrid = model_spec(layer_pattern="M-*-", mamba=mamba, mtp_layers=1)
-    assert "one block each" in troubles({"a800": -1}, hybrid, gpus=8, node=8)[0]
-
-
 def test_a_framework_that_does_not_train_the_models_layers_is_refused() -> None:
     delta = {"kind": "gated_deltanet", "key_heads": 2, "key_dim": 64, "value_heads": 4, "value_dim": 64, "conv": 4}
     linear = model_spec(linear_attention=delta, full_attention_interval=2)

@@ -56,7 +56,8 @@ def arguments_of(model: Architecture, sequence: int) -> SimpleNamespace:
     """The exported options as the parser would have them, as far as the formula asks for them."""
     flags = (*model_flags(model, sequence, MEGATRON_LM), *expert_flags(model, MEGATRON_LM), *special_flags(model))
     told = {name[2:].replace("-", "_"): _value(values) for name, *values in flags}
-    told |= {"padded_vocab_size": padded_vocabulary(model, 1), "hybrid_layer_pattern": model.layer_pattern}
+    pattern = model.layer_pattern and model.layer_pattern + model.mtp_layers * f"/{model.mtp_pattern}"
+    told |= {"padded_vocab_size": padded_vocabulary(model, 1), "hybrid_layer_pattern": pattern}
     told.setdefault("num_query_groups", model.heads)
     told["group_query_attention"] = told.get("group_query_attention", False) and model.attention.kind != "mla"
     if model.moe is not None and model.layer_pattern is None:

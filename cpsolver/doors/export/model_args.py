@@ -70,6 +70,8 @@ def special_flags(model: Architecture) -> Iterator[Flag]:
         yield ("--linear-value-head-dim", str(linear.value_dim))
         yield ("--linear-num-key-heads", str(linear.key_heads))
         yield ("--linear-num-value-heads", str(linear.value_heads))
+    if model.mtp_layers > model.mtp_weights:
+        yield ("--mtp-use-repeated-layer",)
     yield from indexer_flags(model)
     if model.moe is not None and model.moe.latent is not None:
         yield ("--moe-latent-size", str(model.moe.latent))

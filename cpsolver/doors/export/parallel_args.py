@@ -10,6 +10,7 @@ from cpsolver.doors.export.shared import sharding_instances
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.seed_format import SHARDING_STRATEGIES
+from models_zoo import Architecture
 
 
 def degree_flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
@@ -40,7 +41,7 @@ def layer_flags(problem: Problem, s: Strategy, dialect: Dialect) -> Iterator[Fla
     whose layers are one block each, the pattern of these says all.
     """
     if problem.model.layer_pattern is not None:
-        yield ("--hybrid-layer-pattern", pattern_string(s, problem.model.layer_pattern))
+        yield ("--hybrid-layer-pattern", pattern_string(s, problem.model))
     elif is_even(s):
         yield from _chunk_flags(s, dialect.layers_per_chunk)
     elif is_accounted(s):
@@ -149,16 +150,18 @@ def is_plain(s: Strategy) -> bool:
     return is_even(s) or is_accounted(s) or is_first_last(s)
 
 
-def pattern_string(s: Strategy, pattern: str) -> str:
+def pattern_string(s: Strategy, model: Architecture) -> str:
     """Megatron-LM's --hybrid-layer-pattern: a letter a layer, "|" between the chunks of all stages, the first chunks of
-    all stages first (core/models/hybrid/hybrid_layer_allocation.py)."""
+    all stages first; then the layers of each module of multi-token prediction behind a "/" of its own
+    (core/models/hybrid/hybrid_layer_allocation.py)."""
     by_stage, parts, begin = stage_chunks(s), [], 0
+    pattern, modules = model.layer_pattern or "", model.mtp_layers * f"/{model.mtp_pattern}"
     for chunk in range(s.vpp):
         for stage in range(s.pp):
             end = begin + by_stage[stage][chunk]
             parts.append(pattern[begin:end])
             begin = end
-    return "|".join(parts)
+    return "|".join(parts) + modules
 
 
 def layout_string(s: Strategy, mtp_layers: int = 0) -> str:

@@ -46,7 +46,13 @@ _SHAPE = {
     "vocab_size": "vocab",
 }
 """Fields of a model's provider that a recipe may set over what the model has."""
-_ELSE = ("mtp_num_layers", "position_embedding_type", "kv_channels", "hidden_dropout", "attention_dropout")
+_MODULES = {
+    "mtp_num_layers": "mtp_layers",
+    "mtp_hybrid_override_pattern": "mtp_pattern",
+    "mtp_use_repeated_layer": "mtp_repeated",
+}
+"""Those of multi-token prediction."""
+_ELSE = (*_MODULES, "position_embedding_type", "kv_channels", "hidden_dropout", "attention_dropout")
 """Others of the model that are read, or that change nothing of one that has a name."""
 _PRECISION = ("fp16", "fp8", "fp8_recipe", "fp4", "fp8_param_gather", "fp8_param", "grad_reduce_in_fp32")
 _COUNTED = (
@@ -303,9 +309,10 @@ def _model(name: str, fields: Fields) -> dict[str, Any]:
     for key in table("bridge_model")["arguments"]:
         if fields.data.get(key) is not None and key not in (*_SHAPE, *_ELSE):
             fields.trouble(f"model.{key}", "changes the shape of a model that is named: that is not read")
-    if "mtp_num_layers" in fields.data:
-        model["mtp_layers"] = fields.data["mtp_num_layers"] or 0
-    return model
+    for theirs, ours in _MODULES.items():
+        if theirs in fields.data:
+            model[ours] = fields.data[theirs] or None
+    return {name: value for name, value in model.items() if value is not None or name not in _MODULES.values()}
 
 
 def _layout(layout: Any) -> Any:

@@ -64,6 +64,8 @@ def model_fields(arguments: Arguments, program: str) -> dict[str, Any]:
         fields["moe"] = experts
     if mtp_layers := arguments.number("mtp-num-layers", least=0):
         fields["mtp_layers"] = mtp_layers
+        if arguments.has("mtp-use-repeated-layer"):
+            fields["mtp_repeated"] = True
     if fields["attention"].get("kind") == "mla":
         fields["kv_heads"] = heads
         fields["head_dim"] = fields["attention"]["qk_nope"]

@@ -105,7 +105,11 @@ def _model(name: str, fields: Fields) -> dict[str, Any]:
     if named is None:
         fields.trouble("--model", "is not given: the model")
         return {}
-    return {**named_fields(named, name, "--model"), "mtp_layers": fields.number("mtp_num_layers", 0, least=0)}
+    modules = {
+        "mtp_layers": fields.number("mtp_num_layers", 0, least=0),
+        "mtp_repeated": fields.flag("mtp_shared_weights"),
+    }
+    return {**named_fields(named, name, "--model"), **modules}
 
 
 def _defaults(fields: Fields, has_experts: bool) -> Iterator[str]:

@@ -37,7 +37,6 @@ from models_zoo import (
     load_architecture,
     special_layers,
     total_parameters,
-    unsupported_reasons,
 )
 
 _BILLION = 1e9
@@ -53,17 +52,13 @@ def models_report(name: str | None = None) -> RenderableType:
         shape = (str(arch.layers), f"{arch.hidden:,}", f"{arch.ffn:,}", f"{arch.heads}/{arch.kv_heads}")
         size = f"{total_parameters(arch) / _BILLION:,.1f} B"
         mark = say("proposal") if arch.proposal else _confidence(arch.confidence)
-        entries.append(((arch.name, size, *shape, mark), unsupported_reasons(arch)))
+        entries.append(((arch.name, size, *shape, mark), ()))
     heads = (say("model"), say("params"), say("layers"), say("hidden"), "ffn", say("heads"), say("shape is"))
     note = say(
         "heads: query/key-value. A proposal: a shape of that size that nobody has published. "
         "Details, aliases and sources: apss-cp models NAME"
     )
-    titles = (
-        later("{count} models can be planned"),
-        later("{count} models are in the catalogue and cannot be planned yet"),
-    )
-    return _listing(titles, heads, entries, note)
+    return _listing((later("{count} models can be planned"), ""), heads, entries, note)
 
 
 def chips_report(name: str | None = None) -> RenderableType:
@@ -166,9 +161,8 @@ def _entry(kind: str, load: Callable[[str], _Kind], name: str) -> _Kind:
 
 
 def _model_fields(arch: Architecture) -> dict[str, Any]:
-    reasons = unsupported_reasons(arch)
     derived = {"parameters": total_parameters(arch), "active_parameters": active_parameters(arch)}
-    return {**arch.model_dump(mode="json"), **derived, "supported": not reasons, "unsupported_reasons": list(reasons)}
+    return {**arch.model_dump(mode="json"), **derived}
 
 
 def _chip_fields(chip: Chip) -> dict[str, Any]:
@@ -252,7 +246,6 @@ def _model_detail(arch: Architecture) -> RenderableType:
         (say("vocabulary"), f"{arch.vocab:,}{say(', tied embeddings') if arch.tied_embeddings else ''}"),
         (say("norm, position"), f"{arch.norm}, {arch.position}"),
         (say("longest sequence"), "" if longest is None else say("{count:,} tokens", count=longest)),
-        (say("can be planned"), _planned(unsupported_reasons(arch))),
         (say("shape is"), _confidence(arch.confidence) + proposal),
         (say("inferred"), arch.inferred_fields or ""),
         (say("published size"), _published(arch)),

@@ -13,8 +13,8 @@ from cpsolver.doors.export.judge import reasons_against
 from cpsolver.doors.export.launch import CannotExpress, exporter
 from cpsolver.doors.export.model_args import expert_layers, padded_vocabulary
 from cpsolver.problem.problem import Problem
-from cpsolver.profiles.framework import load_launcher
-from models_zoo import architecture_names, load_architecture, unsupported_reasons
+from cpsolver.profiles.framework import launcher_names, load_launcher
+from models_zoo import architecture_names, load_architecture
 from tests.doors.export.test_export_megatron import model_of, options
 from tests.support.problems import chip_spec, problem_of, strategy_of, with_stack
 
@@ -111,7 +111,7 @@ def test_sinks_and_windows_where_there_are_flags() -> None:
 def test_every_model_that_can_be_planned_is_exported(target: str) -> None:
     for name in architecture_names():
         model = load_architecture(name)
-        trained = not unsupported_reasons(model) and not load_launcher(target).untrained(model)
+        trained = not load_launcher(target).untrained(model)
         if trained and not (target == "mindspeed-llm" and model.moe and model.moe.freq > 1):
             launch = exporter(target)(replace(problem_of(), model=model), strategy_of(f"x:{model.layers}"))
             assert f"{model.hidden}" in " ".join(launch.arguments), name
@@ -127,6 +127,19 @@ def test_hybrid_models_are_written_as_a_pattern_of_their_blocks() -> None:
     assert found["--spec"] == ("megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec")
     assert "--moe-layer-freq" not in found
     assert "pretrain_hybrid.py" in launch.files["train.sh"]
+
+
+def test_modules_of_multi_token_prediction_stand_behind_the_pattern_of_a_hybrid() -> None:
+    model = load_architecture("nemotron3-super-120b-a12b")
+    pattern = model.layer_pattern or ""
+    found = options(exporter("megatron-lm")(model_of(model.name), strategy_of("x:44,44", dp=2, ep=2)))
+    assert found["--hybrid-layer-pattern"] == (f"{pattern[:44]}|{pattern[44:]}/*E/*E",)
+    assert found["--mtp-num-layers"] == ("2",)
+    assert found["--mtp-use-repeated-layer"] == ()
+    own = replace(problem_of(), model=model.model_copy(update={"mtp_repeated": False}))
+    assert "--mtp-use-repeated-layer" not in options(exporter("megatron-lm")(own, strategy_of("x:44,44", dp=2, ep=2)))
+    refusing = [name for name in launcher_names() if load_launcher(name).untrained(model)]
+    assert sorted(refusing) == sorted(set(launcher_names()) - {"megatron-lm"})
 
 
 def test_linear_and_sparse_attention_have_flags() -> None:

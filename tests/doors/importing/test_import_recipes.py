@@ -337,3 +337,22 @@ def test_a_constant_of_itself_ends(tmp_path: Path) -> None:
     recipes = Recipes(None)
     with pytest.raises(InputError, match="too long a text to follow"):
         recipes.called(recipes.read(tmp_path / "made.py", "A = B\nB = A\ndef made():\n    return A\n"), "made")
+
+
+NANO = "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"
+MODULES = """cfg.model.mtp_num_layers = 2
+cfg.model.mtp_hybrid_override_pattern = "*E"
+cfg.model.mtp_use_repeated_layer = True
+cfg.model.expert_model_parallel_size = 8"""
+
+
+@pytest.mark.parametrize(
+    ("more", "modules"),
+    [(MODULES, (2, "*E", 1)), (MODULES.replace("= 2", "= None"), (0, "*E", 0)), ("", (0, None, 0))],
+)
+def test_modules_of_multi_token_prediction_that_a_recipe_adds(
+    more: str, modules: tuple[int, str | None, int], bridge: Path
+) -> None:
+    """As perf_recipes/nemotronh of 067f987 make Nemotron 3.5 Lightning of Nemotron 3 Nano."""
+    model = read(bridge, recipe(more).replace("meta-llama/Meta-Llama-3-8B", NANO)).model
+    assert (model.mtp_layers, model.mtp_pattern, model.mtp_weights) == modules

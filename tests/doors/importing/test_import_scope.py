@@ -9,6 +9,7 @@ import pytest
 from cpsolver.doors.export.dialect import MEGATRON_LM
 from cpsolver.doors.export.model_args import expert_flags, model_flags, special_flags
 from cpsolver.doors.importing.arguments import Arguments
+from cpsolver.doors.importing.layer_kinds import pattern_fields
 from cpsolver.doors.importing.model import model_fields
 from cpsolver.doors.importing.scope import OutOfScopeError
 from cpsolver.doors.importing.shell import read_script
@@ -141,23 +142,54 @@ def test_adapters_are_planned_where_layers_take_them() -> None:
     assert imported(torchrun(MOE + STEP + adapters)).strategy is None
 
 
-@pytest.mark.parametrize("name", ["qwen3-next-80b-a3b", "nemotron3-nano-30b-a3b", "deepseek-v3.2-671b"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "qwen3-next-80b-a3b",
+        "nemotron3-nano-30b-a3b",
+        "nemotron3-super-120b-a12b",
+        "deepseek-v3.2-671b",
+    ],
+)
 def test_models_of_unusual_layers_are_those_that_export_writes(name: str) -> None:
     """The options that `export` writes for a model of the catalogue give that model back."""
     model = load_architecture(name)
     dialect = MEGATRON_LM
     flags = [*model_flags(model, 4096, dialect), *expert_flags(model, dialect), *special_flags(model)]
     if model.layer_pattern is not None:
-        flags.append(("--hybrid-layer-pattern", model.layer_pattern))
+        flags.append(("--hybrid-layer-pattern", model.layer_pattern + model.mtp_layers * f"/{model.mtp_pattern}"))
     arguments = Arguments([word for flag in flags for word in flag], ShellVariables())
     fields = model_fields(arguments, "pretrain_hybrid.py")
     assert not arguments.troubles
     read = Architecture.model_validate({"name": "read", "vocab": model.vocab, **fields})
     assert read.layer_pattern == model.layer_pattern
+    modules = ("mtp_layers", "mtp_pattern", "mtp_repeated")
+    assert [getattr(read, name) for name in modules] == [getattr(model, name) for name in modules]
     assert read.mamba == model.mamba
     assert read.linear_attention == model.linear_attention
     assert read.full_attention_interval == model.full_attention_interval
     assert read.attention.indexer == model.attention.indexer
+
+
+@pytest.mark.parametrize(
+    ("more", "pattern", "modules"),
+    [
+        ("/*E/*E", "M*E-", (2, "*E")),
+        ("/", "M*E-", (0, None)),
+        (" --mtp-hybrid-override-pattern *E --mtp-num-layers 2", "M*E-", (2, "*E")),
+        ("/*E/M", None, (0, None)),
+        ("/x", None, (0, None)),
+    ],
+)
+def test_modules_of_multi_token_prediction_of_hybrids(
+    more: str, pattern: str | None, modules: tuple[int, str | None]
+) -> None:
+    """As Megatron-LM's parse_hybrid_pattern and validate_args have them; modules that differ are refused there too."""
+    arguments = Arguments(f"--hybrid-layer-pattern M*E-{more} --hidden-size 64".split(), ShellVariables())
+    fields = pattern_fields(arguments)
+    assert fields.get("layer_pattern") == pattern
+    assert (fields.get("mtp_layers", 0), fields.get("mtp_pattern")) == modules
+    assert bool(arguments.troubles) is (pattern is None)
 
 
 def test_a_file_beside_the_script_is_read_and_another_one_is_named() -> None:

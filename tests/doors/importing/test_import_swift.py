@@ -95,7 +95,9 @@ def test_adapters_of_latent_attention() -> None:
     assert found.spec["training"]["lora"]["targets"] == [*beside, "linear_fc1", "linear_fc2"]
     assert found.model.mtp_layers == 0
     more = read(f"{command} --mtp_num_layers 1")
-    assert more.model.mtp_layers == 1
+    assert (more.model.mtp_layers, more.model.mtp_repeated) == (1, False)
+    again = read(f"{command} --mtp_num_layers 2 --mtp_shared_weights true").model
+    assert (again.mtp_layers, again.mtp_weights) == (2, 1)
     assert "adapters beside multi-token prediction are not counted" in more.refusals[0]
 
 
