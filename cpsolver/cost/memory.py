@@ -18,6 +18,7 @@ from cpsolver.cost.gemms import (
     triangle_copies,
     unmasked_blocks,
 )
+from cpsolver.cost.kept import Kept
 from cpsolver.cost.kinds import LayerKind, examples, kind_shares, norms, of_module, problem_of
 from cpsolver.cost.modules import freed_bytes
 from cpsolver.cost.recurrence import held_whole, mixer_gemms, recurrence
@@ -250,8 +251,9 @@ def _feed_forward_elements(problem: Problem, shard: Shard, kind: LayerKind) -> t
 
 
 def _widest_of_mixer(problem: Problem, shard: Shard, kind: LayerKind) -> Floats:
-    """Elements a token of the widest GEMM's result in a layer without feed-forward block."""
-    results = [each.n for each in mixer_gemms(problem.model, shard, kind) if np.any(each.n != problem.model.hidden)]
+    """Elements a token of the widest GEMM's result in a layer without feed-forward block, but for what is added to the
+    residual."""
+    results = [each.n for each in mixer_gemms(problem.model, shard, kind) if not each.name.endswith("output")]
     return np.asarray(np.max([np.broadcast_to(each, shard.tp.shape) for each in results], axis=0))
 
 
@@ -414,7 +416,7 @@ def _logits(problem: Problem, rows: Candidates) -> Floats:
 
 
 def activation_bytes(
-    layer: tuple[float, Floats | float, float],
+    layer: tuple[Kept, Kept, float],
     live: Ints,
     layers: Ints | Floats,
     kind: RecomputeKind,
@@ -425,25 +427,25 @@ def activation_bytes(
     """Peak activation bytes of model chunks of equal length; all arrays broadcast against each other.
 
     Args:
-        layer: full, selective and checkpoint bytes of a layer and microbatch.
+        layer: what layers keep of a microbatch: in full, without modules that are recomputed, and each one's input.
         live: chunks' forward passes held at the stage's peak (`pipeline_events.peak_live_total`).
         layers: layers of each chunk.
         kind, amount: recomputation, and its number in each chunk (see `StageGroup.recompute_layers`).
-        replay: bytes of the modules that are recomputed with kind "selective", which keeps selective bytes of a layer.
+        replay: bytes of the modules that are recomputed with kind "selective".
         beside: whether a forward runs beside a backward (`pipeline_events.runs_beside`): both have the layer at work.
 
     Returns:
         What is in flight, plus the unit that is being recomputed and the layer of the forward beside a backward.
     """
     full, selective, checkpoint = layer
-    at_work = beside * (selective if kind == "selective" else full)
+    at_work = beside * (selective if kind == "selective" else full).most
     if kind == "uniform":
         unit = np.clip(amount, 1, layers)
-        return np.asarray(live * -(-layers // unit) * checkpoint + unit * full + at_work)
+        return np.asarray(live * -(-layers // unit) * checkpoint + full.of(unit) + at_work)
     if kind == "block":
         recomputed = np.minimum(amount, layers)
-        held = live * ((layers - recomputed) * full + recomputed * checkpoint)
-        return np.asarray(held + np.where(amount > 0, full, 0.0) + at_work)
+        held = live * (full.of(layers - recomputed) + recomputed * checkpoint)
+        return np.asarray(held + np.where(amount > 0, full.most, 0.0) + at_work)
     if kind == "selective":
-        return np.asarray(live * layers * selective + replay + at_work)
-    return np.asarray(live * layers * full + at_work)
+        return np.asarray(live * selective.of(layers) + replay + at_work)
+    return np.asarray(live * full.of(layers) + at_work)

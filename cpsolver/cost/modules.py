@@ -104,20 +104,21 @@ def incidence(sets: tuple[Modules, ...]) -> Bools:
 
 
 def most_freed(freed: Floats, short: Floats) -> Floats:
-    """The most bytes that a layer keeps less with any modules recomputed: (n,). See `freed_together`."""
+    """The most bytes that a layer keeps less with any modules recomputed, in the kind where it is least: (n,)."""
     at = {name: freed[:, index] for index, name in enumerate(MODULES)}
     block = at["mlp"] + np.maximum(at["moe"], at["moe_act"] + at["shared_experts"])
     named = at["core_attn"] + at["layernorm"] + at["mla_up_proj"] + block
     return np.asarray((short + np.maximum(named, at["operators"])).min(axis=0))
 
 
-def freed_together(freed: Floats, short: Floats, sets: tuple[Modules, ...]) -> Floats:
-    """Bytes that a layer keeps less under each set, (sets, n), in the kind of layer where it is least.
+def freed_by_kind(freed: Floats, short: Floats, sets: tuple[Modules, ...]) -> Floats:
+    """Bytes that a layer of each kind keeps less under each set than one of the kind that keeps most does without:
+    (kinds, sets, n).
 
     `freed` (kinds, MODULES, n) by module; `short` (kinds, n): what a kind keeps less than the one that keeps most.
     """
     has = incidence(sets).astype(np.float64)
-    return np.asarray(np.min([less + has @ modules for modules, less in zip(freed, short, strict=True)], axis=0))
+    return np.stack([less + has @ modules for modules, less in zip(freed, short, strict=True)])
 
 
 def replayed(freed: Floats, sets: tuple[Modules, ...]) -> Floats:

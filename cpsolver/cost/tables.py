@@ -12,14 +12,16 @@ import numpy as np
 from cpsolver.cost import comm, compute, encoder, memory, states, whole_matrices
 from cpsolver.cost.activation_switches import on_device
 from cpsolver.cost.breadth_first import hiding_shares, left_of_last
+from cpsolver.cost.kept import Kept, kept_of_kinds
 from cpsolver.cost.kinds import layer_kinds, mean_of_kinds, of_module
 from cpsolver.cost.memory import StageParameters
-from cpsolver.cost.modules import Modules, freed_together, most_freed, replayed
-from cpsolver.cost.shard import Candidates, Floats, Shard
+from cpsolver.cost.modules import Modules, freed_by_kind, most_freed, replayed
+from cpsolver.cost.shard import Bools, Candidates, Floats, Shard
 from cpsolver.cost.shard_seconds import Columns, known_shards, pass_columns, shard_columns
 from cpsolver.plans.dimensions import DIMENSIONS, ROW
 from cpsolver.problem.problem import Problem, Supply
 from hw_specs import Chip
+from models_zoo import Architecture
 
 
 @dataclass(frozen=True)
@@ -87,8 +89,11 @@ class MemoryTable:
     all these the most that a layer of any kind needs, since memory is rounded up. `first_stored` is what an encoder of
     images has in flight on the first stage, and `first_buffer` what it takes there beyond `buffer`. Of each kind,
     `short` (kinds, rows) is what it keeps less than `full`, and `freed` (kinds, MODULES, rows) as in `LayerBytes`.
-    `fixed` is the framework's.
+    `apart`: as in `kept_of_kinds`. `fixed` is the framework's.
     """
+
+    model: Architecture
+    apart: Bools
 
     layer_states: Floats
     kind_states: Floats
@@ -113,10 +118,11 @@ class MemoryTable:
         }
         return replace(self, **arrays)
 
-    def stored(self, sets: tuple[Modules, ...], row: Any) -> Floats:
-        """Bytes of a layer and microbatch that stay under each set of modules recomputed, (sets, n), of some rows."""
-        freed = freed_together(self.freed[:, :, row], self.short[:, row], sets)
-        return np.asarray(np.maximum(self.full[row] - freed, self.checkpoint[row]))
+    def kept(self, sets: tuple[Modules, ...], row: Any) -> Kept:
+        """What layers keep of a microbatch under each set of modules recomputed, (sets, n), of some rows."""
+        freed = freed_by_kind(self.freed[:, :, row], self.short[:, row], sets)
+        by_kind = np.maximum(self.full[row] - freed, self.checkpoint[row])
+        return kept_of_kinds(self.model, by_kind, self.apart[row])
 
     def replayed(self, sets: tuple[Modules, ...], row: Any) -> Floats:
         """Bytes that are there once while a module is recomputed, (sets, n), of some rows."""
@@ -124,7 +130,7 @@ class MemoryTable:
 
     @cached_property
     def least_stored(self) -> Floats:
-        """No set of modules leaves a layer less to store."""
+        """No set of modules leaves a layer of the kind that keeps most less to store."""
         return np.asarray(np.maximum(self.full - most_freed(self.freed, self.short), self.checkpoint))
 
 
@@ -227,6 +233,8 @@ def memory_table(problem: Problem, rows: Candidates) -> MemoryTable:
     modules = of_module(problem.model, np.stack([layer.full for layer in layers]))
     last_buffer = np.maximum(last_buffer, 2 * kept) + memory.module_bytes(problem, rows, modules)
     return MemoryTable(
+        model=problem.model,
+        apart=rows.both_ways,
         **_states(problem, rows, trained, parts),
         full=more * full,
         short=more * np.stack([full - layer.full for layer in layers]),

@@ -21,7 +21,6 @@ _MESSAGES = (
     later("no network (scale-out) bandwidth is known"),
     later("no bandwidth of the link to the host (host_link) is known"),
     later("its matrix units have no {blocks} (block_formats)"),
-    later("multi-token prediction of several layers that are one block each"),
     # Why two fields contradict each other.
     later("how many experts a token visits"),
     later("how many experts there are"),

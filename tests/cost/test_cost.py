@@ -9,6 +9,7 @@ import pytest
 
 from cpsolver.cost import collectives, comm, compute, memory, states
 from cpsolver.cost.chip_speeds import ChipSpeeds
+from cpsolver.cost.kept import Kept
 from cpsolver.cost.kinds import LayerKind
 from cpsolver.cost.model_flops import model_flops_per_step
 from cpsolver.cost.shard import Candidates, Shard, padded_vocabulary
@@ -137,6 +138,9 @@ def test_what_context_parallel_ranks_exchange_is_held_while_a_layer_works(given:
     assert memory._context_parallel_bytes(problem, Shard.of(1, 1, False, True)) == 0
 
 
+LAYER = Kept.alike(100.0), Kept.alike(60.0), 10.0
+
+
 @pytest.mark.parametrize(
     ("kind", "amount", "kept"),
     [
@@ -151,7 +155,7 @@ def test_what_context_parallel_ranks_exchange_is_held_while_a_layer_works(given:
 )
 def test_what_recomputation_keeps(kind: Any, amount: int, kept: float) -> None:
     """Three chunks of five layers in flight, a layer being 100, 60 or 10 bytes; plus the unit being recomputed."""
-    assert memory.activation_bytes((100.0, 60.0, 10.0), ints(3), ints(5), kind, ints(amount), 0.0) == kept
+    assert memory.activation_bytes(LAYER, ints(3), ints(5), kind, ints(amount), 0.0) == kept
 
 
 @pytest.mark.parametrize(
@@ -161,7 +165,7 @@ def test_a_forward_beside_a_backward_keeps_a_layer_more(kind: Any, amount: int, 
     """What the layer at work keeps: all of it, or without the modules that are recomputed."""
 
     def kept(beside: bool) -> Any:
-        return memory.activation_bytes((100.0, 60.0, 10.0), ints(3), ints(5), kind, ints(amount), 7.0, beside)
+        return memory.activation_bytes(LAYER, ints(3), ints(5), kind, ints(amount), 7.0, beside)
 
     assert kept(True) == kept(False) + more
 

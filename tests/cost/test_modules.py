@@ -9,7 +9,7 @@ import pytest
 
 from cpsolver.cost import memory
 from cpsolver.cost.kinds import LayerKind
-from cpsolver.cost.modules import freed_together, module_sets, replayed
+from cpsolver.cost.modules import freed_by_kind, module_sets, replayed
 from cpsolver.cost.shard import Candidates, Shard
 from cpsolver.cost.tables import memory_table, time_table
 from cpsolver.evaluation.evaluate import evaluate
@@ -35,7 +35,7 @@ MOE = {"experts": 8, "top_k": 2, "expert_ffn": 512, "shared_experts": 1}
 def freed(problem: Problem, kind: LayerKind, *names: str, flash: bool = True, tp: int = 1) -> float:
     """Bytes that a layer keeps less with those modules recomputed than with nothing recomputed."""
     found = memory.layer_bytes(problem, Shard.of(tp, 1, tp > 1, flash), kind)
-    return float(freed_together(found.freed[None], np.zeros((1, 1)), (names,))[0, 0])
+    return float(freed_by_kind(found.freed[None], np.zeros((1, 1)), (names,))[0, 0, 0])
 
 
 def with_modules(text: str, *names: str, **given: Any) -> Strategy:
@@ -120,7 +120,7 @@ def test_recomputed_operators_leave_every_other_product() -> None:
     tokens, h, heads, width, ffn = 1024, 1024, 8, 128, problem.model.ffn
     kept = 2 * tokens * (h + heads * width + 4 * width + heads * width + ffn) + 4 * heads * tokens
     table = memory_table(problem, row)
-    assert table.stored((("operators",),), [0])[0, 0] == kept
+    assert table.kept((("operators",),), [0]).most[0, 0] == kept
     assert module_sets(problem)[1:] == (("operators",),)
     seconds = dict(zip(MODULES, time_table(problem, problem.supplies[0], row).modules[:, 0].tolist(), strict=True))
     forward = time_table(problem, problem.supplies[0], row).recompute[0]

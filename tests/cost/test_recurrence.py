@@ -259,3 +259,15 @@ def test_plans_of_such_layers_are_less_sure() -> None:
     usual, special = ideal(model=model_spec())[0], hybrid()
     more = set(beyond_runs(special, plan)) - set(beyond_runs(usual, plan))
     assert more == {"layers that are one block each (layer_pattern)", "state-space layers (Mamba-2)"}
+
+
+def test_a_mixer_s_widest_result_may_be_as_wide_as_the_residual() -> None:
+    """16 heads' queries, keys and values 64 wide over tp 2: 512, the hidden size; whatever rows stand beside."""
+    model = Architecture.model_validate(
+        {"name": "x", **model_spec(hidden=512, heads=8, kv_heads=4, layer_pattern="M-*-", mamba=MAMBA)}
+    )
+    problem, _ = ideal(model=model)
+    kind = next(kind for kind in layer_kinds(problem.model) if kind.attends)
+    alone = memory.layer_bytes(problem, Shard.of(2, 1, True, True), kind)
+    beside = memory.layer_bytes(problem, Shard.of([1, 2], 1, [False, True], True), kind)
+    assert alone.buffer[0] == beside.buffer[1]

@@ -8,6 +8,7 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
+from cpsolver.cost.kept import Kept
 from cpsolver.cost.memory import activation_bytes
 from cpsolver.cost.shard import Candidates
 from cpsolver.search.bounds.coefficients import Coefficients
@@ -24,7 +25,7 @@ def reaches(capacity: float, kind: str, full: float = 4.0, checkpoint: float = 1
     model = model_spec(layers=16, moe={"experts": 4, "top_k": 2, "expert_ffn": 512, "first_dense": 1})
     problem = problem_of(model=model, pin={"recompute": kind})
     table = Coefficients(problem, Candidates.one(strategy_of("x:16"), problem.batch))
-    none = ("layer_states", "kind_states", "first_states", "last_states", "buffer", "last_buffer")
+    none = ("layer_states", "kind_states", "first_states", "last_states", "short", "buffer", "last_buffer")
     zeros = {name: np.zeros_like(getattr(table.memory, name)) for name in none}
     table.memory = replace(
         table.memory, full=np.array([full]), checkpoint=np.array([checkpoint]), fixed=0.0, overhead=0.0, **zeros
@@ -50,7 +51,7 @@ def test_without_recomputation_every_layer_is_held_in_full() -> None:
 )
 def test_units_of_the_best_size_reach_as_far_as_such_a_plan_does(full: float, least: float) -> None:
     sizes = np.arange(1, 17)
-    plans = activation_bytes((full, 0.0, 1.0), np.array(1), np.array(16), "uniform", sizes, 0.0)
+    plans = activation_bytes((Kept.alike(full), Kept.alike(0.0), 1.0), np.array(1), np.array(16), "uniform", sizes, 0.0)
     assert plans.min() == least
     assert reaches(least, "uniform", full)
     assert not reaches(least - 0.1, "uniform", full)

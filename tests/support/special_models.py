@@ -27,14 +27,24 @@ def special_model(rng: np.random.Generator, layers: int) -> Fields:
 
 
 def _blocks(rng: np.random.Generator, layers: int) -> Fields:
-    """State space, dense blocks and attention, each a layer."""
-    return {"layer_pattern": _pattern(rng, "M-*", layers), "mamba": MAMBA}
+    """State space, dense blocks and attention, each a layer; in half of the models with multi-token prediction."""
+    pattern = _pattern(rng, "M-*", layers)
+    return {"layer_pattern": pattern, "mamba": MAMBA, **_modules(rng, pattern)}
 
 
 def _experts(rng: np.random.Generator, layers: int) -> Fields:
     """The same with experts, in half of the models of a latent width."""
     pattern = _pattern(rng, "ME*", layers)
-    return {"layer_pattern": pattern, "mamba": MAMBA, "moe": {**MOE, "latent": 256} if rng.random() < 0.5 else MOE}
+    moe = {**MOE, "latent": 256} if rng.random() < 0.5 else MOE
+    return {"layer_pattern": pattern, "mamba": MAMBA, "moe": moe, **_modules(rng, pattern)}
+
+
+def _modules(rng: np.random.Generator, pattern: str) -> Fields:
+    """In half of the models one or two modules of two of its blocks, of these in half with the weights of one."""
+    if rng.random() < 0.5:
+        return {}
+    own = "".join(pattern[int(rng.integers(len(pattern)))] for _ in range(2))
+    return {"mtp_layers": int(rng.integers(1, 3)), "mtp_pattern": own, "mtp_repeated": bool(rng.random() < 0.5)}
 
 
 def _delta(rng: np.random.Generator, layers: int) -> Fields:

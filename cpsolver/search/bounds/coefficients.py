@@ -241,7 +241,7 @@ class Coefficients:
             states=memory.layer_states[at],
             live=live,
             beside=beside.astype(np.float64),
-            full=factor * memory.full[at],
+            full=factor * self._least_full(by_chip, pipelines.pp).reshape(len(at), -1),
             set_bytes=factor * set_bytes,
             set_replay=factor * set_replay,
             checkpoint=factor * memory.checkpoint[at],
@@ -251,6 +251,21 @@ class Coefficients:
             saving=saving,
             allowed={kind: allowed[chips] & self._may_recompute(kind, at) for kind, allowed in self.allowed.items()},
         )
+
+    def _least_kept(self, sets: tuple[Modules, ...], row: Ints, pp: int) -> Floats:
+        """Bytes for each layer that no chunk of so many stages falls below, under each set of modules: (sets, n)."""
+        rows, kept = self.rows, self.memory.kept(sets, row)
+        if len(self.memory.short) == 1:
+            return np.asarray(kept.most)
+        longest = rows.places(self.problem.model.layers)[row] // rows.vpp[row] - (pp - 1)
+        return kept.each_at_least(longest)
+
+    def _least_full(self, row: Ints, pp: int) -> Floats:
+        """The same where nothing is recomputed: as `row`, (n,) or (n, pp)."""
+        if len(self.memory.short) == 1:
+            return np.asarray(self.memory.full[row])
+        rows, at = np.unique(row, return_inverse=True)
+        return np.asarray(self._least_kept(((),), rows, pp)[0][at.reshape(row.shape)])
 
     def _savings(self, row: Ints, chips: Ints) -> tuple[Floats, Floats]:
         """`saving` and `states_saving` by stage, (n, pp) or (n, 1)."""
@@ -272,7 +287,7 @@ class Coefficients:
     def _by_set(self, row: Ints, chips: Ints) -> tuple[Floats, Floats, Floats]:
         """What `Stages` says of the sets of modules, bytes before overhead."""
         used = np.unique(chips).tolist()
-        of_chips = [self._undominated_sets(chip, row_of(row, chips, chip)) for chip in used]
+        of_chips = [self._undominated_sets(chip, row_of(row, chips, chip), chips.shape[1]) for chip in used]
         if len(used) == 1:
             seconds, bytes_kept, replay = (part[:, :, None] for part in of_chips[0])
             return seconds, bytes_kept, replay
@@ -285,7 +300,7 @@ class Coefficients:
             by_stage.append(np.moveaxis(table[place, :, np.arange(len(row))[:, None]], 2, 0))
         return by_stage[0], by_stage[1], by_stage[2]
 
-    def _undominated_sets(self, chip: int, row: Ints) -> tuple[Floats, Floats, Floats]:
+    def _undominated_sets(self, chip: int, row: Ints, pp: int) -> tuple[Floats, Floats, Floats]:
         """Seconds, bytes kept and bytes replayed of the sets of modules that no other dominates, (sets, n) each.
 
         A set is dominated where one that is no slower keeps and replays no more, or where without recomputation a layer
@@ -298,12 +313,13 @@ class Coefficients:
         order = np.argsort(seconds, axis=0, kind="stable")
         may = np.stack([self._may_recompute("selective", row, names) for names in sets])
         stored, replayed = (
-            np.where(may, part, np.inf) for part in (memory.stored(sets, row), memory.replayed(sets, row))
+            np.where(may, part, np.inf) for part in (self._least_kept(sets, row, pp), memory.replayed(sets, row))
         )
         parts = (seconds, stored, replayed)
         seconds, bytes_kept, replay = (np.take_along_axis(part, order, axis=0) for part in parts)
         without = self.allowed["none"][chip] | (self.allowed["block"][chip] & self._may_recompute("block", row))
-        least_kept, least_replay = np.where(without, memory.full[row], np.inf), np.zeros(len(row))
+        least_kept = np.where(without, self._least_full(row, pp), np.inf)
+        least_replay = np.zeros(len(row))
         keep = np.zeros(seconds.shape, dtype=np.bool_)
         for index in range(len(seconds)):
             fewer = bytes_kept[index] < least_kept

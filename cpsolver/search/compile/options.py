@@ -276,7 +276,6 @@ def _fits(row: PlanRow, places: Ints, options: tuple[Option, ...], odd: OddLayer
     live = row.table.schedule(own).live_chunks(row.table.problem, pp, row.vpp, m)[places][:, None]
     beside = rows.expert_overlap[own] & runs_beside(live, row.vpp * m)
     layers = np.arange(1, row.longest + 1)[None, :]
-    full, checkpoint = float(memory.full[own]), float(memory.checkpoint[own])
     states = (memory.layer_states[own] + memory.kind_states[0, own]) * row.vpp * layers[:, :, None] + odd.states
     slots = np.zeros(pp)
     slots[0] += rows.embedding_slot[own]
@@ -288,12 +287,12 @@ def _fits(row: PlanRow, places: Ints, options: tuple[Option, ...], odd: OddLayer
     factor = 1.0 + memory.overhead
     most = np.zeros((len(places), len(options), len(odd.states)), dtype=np.int64)
     sets = tuple(option.modules for option in options)
-    stored, replayed = memory.stored(sets, at)[:, 0], memory.replayed(sets, at)[:, 0]
+    kept, replayed = memory.kept((*sets, ()), at), memory.replayed(sets, at)[:, 0]
+    full = kept.at((-1, 0))
     at_once = _CELLS // max(1, len(places) * layers.size * len(odd.states))
     for kind, part in _parts_by_kind(options, max(1, at_once)):
         amount = np.array([options[index].amount for index in part])[:, None]
-        layer = full, stored[part][:, None], checkpoint
-        replay = replayed[part][:, None]
+        layer, replay = (full, kept.at(part), float(memory.checkpoint[own])), replayed[part][:, None]
         held = activation_bytes(layer, live[:, None], layers, kind, amount, replay, beside[:, None])[..., None]
         if rows.both_ways[own]:
             less = [_of_either_stage(row, places, options[index], odd) for index in part]
@@ -323,7 +322,7 @@ def _of_either_stage(row: PlanRow, places: Ints, option: Option, odd: OddLayers)
     for at, place in enumerate(places.tolist()):
         less[at] = both_ways.spared(kept, odd.by_sort, both_ways.in_flight(pp)[:, place])
         if place == 0:
-            less[at] += table.rows.loss_slot[own[0]] * table.memory.stored((option.modules,), own)[0, 0]
+            less[at] += table.rows.loss_slot[own[0]] * table.memory.kept((option.modules,), own).most[0, 0]
     return less
 
 

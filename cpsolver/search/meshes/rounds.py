@@ -109,6 +109,7 @@ def _parts(table: Coefficients) -> Floats:
     """All that a row costs on any chip type, (parts, rows), such that less of every part is never worse: of what is
     sharded see bounds.dominance; of memory all that layers may be stored in."""
     time, memory, rows = table.time, table.memory, np.arange(len(table.rows))
+    kept = memory.kept(((), *table.sets), rows)
     sync = time.sync_layer + time.update_layer
     seconds = [
         *(getattr(time, name) for name in ("layer", "recompute", "embedding", "head", "hop_near", "hop_far", "chunk")),
@@ -130,7 +131,7 @@ def _parts(table: Coefficients) -> Floats:
     bytes_needed = [
         np.stack([getattr(memory, name) for name in of_memory]),
         memory.kind_states + memory.layer_states,
-        memory.stored(table.sets, rows),
+        *(np.broadcast_to(part, kept.most.shape) for part in (kept.most, kept.mean, kept.beyond)),
         memory.replayed(table.sets, rows),
     ]
     return np.concatenate([np.concatenate(seconds), *bytes_needed])
