@@ -260,9 +260,11 @@ class Candidates(_Columns):
         return np.where(self.distributed_optimizer, self.group_of(replicas), 1)
 
     def group_of(self, replicas: Ints) -> Ints:
-        """Size of the sharding group among that many replicas."""
-        group = self.sharding_group
-        return np.where((group == 0) | (group > replicas), replicas, group)
+        """Size of the sharding group among that many replicas: experts' are cut into as many groups as all others
+        (Megatron-LM core/parallel_state.py, intra_partial_expert_data_parallel_size; torchtitan's efsdp mesh)."""
+        group, all_of = self.sharding_group, self.replicas
+        cut = (group > 0) & (group < all_of)
+        return np.where(cut, np.maximum(1, replicas * group // all_of), replicas)
 
     @classmethod
     def joined(cls, parts: Sequence[Candidates]) -> Candidates:

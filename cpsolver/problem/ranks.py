@@ -36,6 +36,7 @@ MEANINGS = {
     "ep": "expert parallel",
     "etp": "expert tensor parallel",
     "edp": "expert data parallel: gradients of experts",
+    "expert_instance": "replicas of experts that share the states out",
 }
 """Kind of group -> what it is."""
 
@@ -118,6 +119,9 @@ class RankMap:
             found["embedding"] = found["pp"][:, [0, -1]]
         if self.experts:
             found |= {"ep": _along(self.expert, 2), "etp": _along(self.expert, 3), "edp": _along(self.expert, 1)}
+            if s.grouped:
+                parts = self.expert.reshape(s.pp, s.replicas // s.sharding_ranks, -1, s.ep, s.etp)
+                found["expert_instance"] = _along(parts, 2)
         return found
 
     def place(self, rank: int) -> Place:

@@ -444,7 +444,7 @@ def _expert_overlap(f: Facts, m: Architecture, x: Any) -> Any:
 
 @fact("variant")
 def _experts_within(f: Facts, m: Architecture, x: Any) -> Any:
-    group = either(grouped(x), x.sharding_group, either(x.distributed_optimizer, x.dp * x.cp, x.cp))
+    group = either(x.distributed_optimizer, x.dp * x.cp, x.cp)  # of some replicas: rule sharding
     yield (
         (f.experts_within == "stage") | (x.tp * group % (x.etp * x.ep) == 0),
         lambda: later(

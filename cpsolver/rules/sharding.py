@@ -58,8 +58,8 @@ def _sharding_in_short(_problem: Problem, asked: Set[str]) -> str:
 )
 def sharding(problem: Problem, s: Strategy) -> Iterator[str]:
     """Megatron's FSDP2 and DeepSpeed's PipelineEngine refuse a pipeline; where the spec names a launcher, the rule
-    `launcher` says what its own profile does. A sharding group is some of the replicas, and cuts those of dense
-    weights and those of experts evenly.
+    `launcher` says what its own profile does. A sharding group is some of the replicas; those of experts are
+    cut into as many groups (Megatron-LM core/parallel_state.py asserts that they can be).
     """
     if s.sharded != "optimizer" and not s.distributed_optimizer:
         yield later("sharded {s.sharded} needs the distributed optimizer", s=s)
@@ -86,10 +86,13 @@ def _group(problem: Problem, s: Strategy) -> Iterator[str]:
             replicas=replicas,
         )
     elif problem.model.moe is not None:
-        routed = s.tp * replicas // (s.etp * s.ep)
-        if routed and routed % group and group % routed:
+        routed, groups = s.tp * replicas // (s.etp * s.ep), replicas // group
+        if routed % groups:
             yield later(
-                "sharding_group {group} and the {routed} replicas of experts: neither divides the other",
+                "sharding_group {group} makes {groups} groups of {replicas} replicas, which do not divide the {routed} "
+                "replicas of experts",
                 group=group,
+                groups=groups,
+                replicas=replicas,
                 routed=routed,
             )

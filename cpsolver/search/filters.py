@@ -319,8 +319,8 @@ def _sharding(problem: Problem, rows: Candidates) -> Bools:
     grouped = (group > 1) & (group < rows.replicas) & (rows.replicas % np.maximum(1, group) == 0)
     allowed &= (group == 0) | (rows.distributed_optimizer & grouped)
     if problem.model.moe is not None:
-        replicas, size = rows.expert_replicas, np.maximum(1, group)
-        allowed &= (group == 0) | (replicas % size == 0) | (size % replicas == 0)
+        groups = np.maximum(1, rows.replicas // np.maximum(1, group))
+        allowed &= (group == 0) | (rows.expert_replicas % groups == 0)
     return np.asarray(allowed)
 
 

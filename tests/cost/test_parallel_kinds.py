@@ -363,6 +363,16 @@ def test_a_sharding_group_shares_its_states_among_its_own_devices() -> None:
     assert row(dp=8, sharding_group=4, flags="f").shards == 1
 
 
+@pytest.mark.parametrize(("ep", "etp", "shards"), [(1, 1, 16), (4, 1, 4), (16, 1, 1), (8, 2, 1)])
+def test_replicas_of_experts_are_cut_into_as_many_groups(ep: int, etp: int, shards: int) -> None:
+    """Two instances of the distributed optimizer over 16 replicas of tp 2, 32 devices: Megatron-Core 0.19.2's
+    initialize_model_parallel makes expert groups of 32 / (etp * ep) / 2 ranks."""
+    rows = row(tp=2, dp=16, ep=ep, etp=etp, sharding_group=8)
+    assert rows.shards == 8
+    assert rows.expert_shards == shards
+    assert rows.group_of(rows.expert_replicas) == shards
+
+
 def test_a_single_adapter_carries_what_four_could() -> None:
     all_of_them, one = (gradients(row(dp=32, batch=32), stack={"single_adapter": flag}) for flag in (0, 1))
     assert one == pytest.approx([4 * seconds for seconds in all_of_them])

@@ -96,6 +96,8 @@ CASES = (
     _case("ZeRO-3", "llama2-7b", "x:32", flags="fz", tp=1, dp=8, sharded="parameters"),
     _case("ZeRO-2", "llama2-7b", "x:32", tp=2, dp=4, sharded="gradients"),
     _case("sharding groups", "llama2-7b", "x:32", tp=2, dp=16, sharding_group=4),
+    _case("sharding groups, experts", "mixtral-8x7b", "x:32", tp=2, dp=16, ep=4, sharding_group=4),
+    _case("sharding groups, experts across them", "mixtral-8x7b", "x:32", tp=2, dp=16, ep=8, sharding_group=8),
     _case("experts", "mixtral-8x22b", "x:14,14,14,14", tp=2, dp=8, ep=8),
     _case("experts split", "mixtral-8x22b", "x:14,14,14,14", tp=4, dp=2, ep=2, etp=4),
     _case("experts, interleaved", "mixtral-8x22b", "x:14,14,14,14", tp=2, dp=4, ep=8, vpp=7),

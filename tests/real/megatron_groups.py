@@ -50,6 +50,7 @@ def _of_rank(s: Strategy, rank: int) -> dict[str, tuple[int, ...]]:
         if s.sharding_group:
             part = parallel_state.get_data_parallel_group(with_context_parallel=True, partial_data_parallel=True)
             groups["instance"] = part
+            groups["expert_instance"] = parallel_state.get_expert_data_parallel_group(partial_expert_data_parallel=True)
         return {kind: tuple(torch.distributed.get_process_group_ranks(group)) for kind, group in groups.items()}
     finally:
         parallel_state.destroy_model_parallel()

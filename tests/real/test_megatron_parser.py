@@ -130,7 +130,7 @@ def test_the_groups_are_megatrons(case: Case) -> None:
         pytest.skip("a process group for each of many ranks takes minutes")
     ours = {kind: groups.tolist() for kind, groups in rank_map(case.problem(), s).groups.items()}
     theirs = groups_of(s)
-    assert set(theirs) <= set(ours) | {"ep", "etp", "edp"}
+    assert set(theirs) <= set(ours) | {"ep", "etp", "edp", "expert_instance"}
     assert {kind: ours[kind] for kind in theirs if kind in ours} == {
         kind: theirs[kind] for kind in theirs if kind in ours
     }

@@ -163,9 +163,14 @@ GAPS: list[tuple[str, str, Problem, Strategy, Strategy]] = [
         strategy_of(even(2, "xy"), dp=8),
     ),
     (
-        *("torchtitan: (dp_s*cp*tp) % ep == 0", "launcher", problem("torchtitan", moe=True)),
+        *("torchtitan: (dp_s*cp*tp) % ep == 0", "sharding", problem("torchtitan", moe=True)),
         strategy_of(even(1), dp=16, ep=8, sharded="parameters", sharding_group=4),
         strategy_of(even(1), dp=16, ep=4, sharded="parameters", sharding_group=4),
+    ),
+    (
+        *("Megatron: expert dp % optimizer instances", "sharding", problem("megatron-lm", moe=True)),
+        strategy_of(even(1), dp=16, ep=8, sharding_group=4),
+        strategy_of(even(1), dp=16, ep=8, sharding_group=8),
     ),
     (
         *("accelerate: tp>1 with dp_replicate>1 needs dp_shard>1", "launcher", problem("accelerate")),

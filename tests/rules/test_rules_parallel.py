@@ -176,10 +176,11 @@ def test_sharding_group() -> None:
         "needs the distributed optimizer" in said("sharding", strategy_of(dp=8, sharding_group=2, flags=""), eight)[0]
     )
     six = routed({"experts": 6})
-    broken = said("sharding", strategy_of(dp=12, ep=2, sharding_group=4), six)
-    assert broken == ["sharding_group 4 and the 6 replicas of experts: neither divides the other"]
-    assert not said("sharding", strategy_of(dp=12, ep=3, sharding_group=4), six)
-    assert not said("sharding", strategy_of(dp=12, ep=6, sharding_group=4), six)
+    broken = said("sharding", strategy_of(dp=12, ep=3, sharding_group=4), six)
+    told = "sharding_group 4 makes 3 groups of 12 replicas, which do not divide the 4 replicas of experts"
+    assert broken == [told]
+    assert said("sharding", strategy_of(dp=12, ep=6, sharding_group=4), six)
+    assert not said("sharding", strategy_of(dp=12, ep=2, sharding_group=4), six)
 
 
 def test_schedule() -> None:
@@ -251,8 +252,8 @@ def test_launcher(name: str, plan: Strategy, message: str | None) -> None:
         ("torchtitan", {}, strategy_of(dp=8, ep=8, sharded="gradients"), None),
         (
             *("torchtitan", {}),
-            strategy_of(dp=8, ep=8, sharded="gradients", sharding_group=2),
-            "keeps experts within tp 1 x 2 ranks of a sharding group, which ep 8 x etp 1 must divide",
+            strategy_of(dp=8, ep=8, flags="sf"),
+            "keeps experts within tp 1 x 1 ranks of a sharding group, which ep 8 x etp 1 must divide",
         ),
     ],
 )

@@ -87,7 +87,7 @@ def test_a_group_that_is_left_out_is_never_better(start: int, count: int) -> Non
     assert left_out > 0
 
 
-@pytest.mark.parametrize(("seed", "group"), [(10, 2), (31, 2), full(13, 4), full(29, 4)])
+@pytest.mark.parametrize(("seed", "group"), [(20, 2), (31, 2), full(13, 4), full(29, 4)])
 def test_groups_of_any_size_may_be_best(seed: int, group: int) -> None:
-    """Also some of a node's devices, as with seeds 10, 13 and 29: no size can be left out beforehand."""
+    """Also some of a node's devices, as with seeds 13, 20 and 29: no size can be left out beforehand."""
     assert search(grouped_problem(seed)).plans[0].strategy.sharding_group == group

@@ -370,9 +370,9 @@ def test_sharding() -> None:
     assert not rows_where(problem, sharding_group=3)
     six = model_spec(moe=EXPERTS | {"experts": 6})
     experts = problem_of(model=six, gpus=12, node=12, batch=12, pin={"sharding_group": 2})
-    assert rows_where(experts, dp=12, ep=3)
-    assert not rows_where(experts, dp=12, ep=4)
-    assert rows_where(experts, dp=12, ep=6)
+    assert rows_where(experts, dp=12, ep=2)
+    assert not rows_where(experts, dp=12, ep=3)
+    assert not rows_where(experts, dp=12, ep=6)
 
 
 def test_schedule() -> None:
