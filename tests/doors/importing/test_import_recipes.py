@@ -356,3 +356,11 @@ def test_modules_of_multi_token_prediction_that_a_recipe_adds(
     """As perf_recipes/nemotronh of 067f987 make Nemotron 3.5 Lightning of Nemotron 3 Nano."""
     model = read(bridge, recipe(more).replace("meta-llama/Meta-Llama-3-8B", NANO)).model
     assert (model.mtp_layers, model.mtp_pattern, model.mtp_weights) == modules
+
+
+@pytest.mark.parametrize("name", [NANO, "nvidia/Nemotron-H-8B-Base-8K", "nvidia/NVIDIA-Nemotron-3.5-Lightning-X"])
+def test_the_vocabulary_is_that_of_nemotrons_tokenizer(name: str, bridge: Path) -> None:
+    hybrid = HYBRID.replace('tokenizer_type = "NullTokenizer"', f'tokenizer_model = "{name}"')
+    text = "from megatron.core.activations import squared_relu\n" + recipe(hybrid.rpartition("\n")[0])
+    text = text.replace("cfg = _common()", "cfg = _common()\n    cfg.tokenizer = TokenizerConfig()")
+    assert read(bridge, text).model.vocab == 131_072
