@@ -51,7 +51,7 @@ def sorts_before(model: Architecture, short: int) -> Ints:
 def stored_less(memory: MemoryTable, model: Architecture, sets: tuple[Modules, ...], row: Ints) -> Floats:
     """Bytes that a layer of each sort keeps less than the one that keeps most, under each set of modules recomputed:
     (sorts, sets, n), of some rows."""
-    stored = memory.kept(sets, row).most
+    stored = memory.stored(sets, row).most
     less = memory.short[:, None, row] + np.einsum("sm,kmn->ksn", incidence(sets).astype(float), memory.freed[:, :, row])
     own = np.maximum(0.0, stored - np.maximum(memory.full[row] - less, memory.checkpoint[row]))
     sorts = [own[list(kinds)].min(axis=0) for kinds in other_kinds(model)]

@@ -18,13 +18,13 @@ from cpsolver.cost.gemms import (
     triangle_copies,
     unmasked_blocks,
 )
-from cpsolver.cost.kept import Kept
 from cpsolver.cost.kinds import LayerKind, examples, kind_shares, norms, of_module, problem_of
 from cpsolver.cost.modules import freed_bytes
 from cpsolver.cost.recurrence import held_whole, mixer_gemms, recurrence
 from cpsolver.cost.selection import saved_elements
 from cpsolver.cost.shard import Bools, Candidates, Floats, Ints, Shard, padded_vocabulary
 from cpsolver.cost.states import base_bytes
+from cpsolver.cost.stored import Stored
 from cpsolver.plans.strategy import RecomputeKind
 from cpsolver.problem.problem import Problem
 from models_zoo import Architecture
@@ -416,7 +416,7 @@ def _logits(problem: Problem, rows: Candidates) -> Floats:
 
 
 def activation_bytes(
-    layer: tuple[Kept, Kept, float],
+    layer: tuple[Stored, Stored, float],
     live: Ints,
     layers: Ints | Floats,
     kind: RecomputeKind,

@@ -12,12 +12,12 @@ import numpy as np
 from cpsolver.cost import comm, compute, encoder, memory, states, whole_matrices
 from cpsolver.cost.activation_switches import on_device
 from cpsolver.cost.breadth_first import hiding_shares, left_of_last
-from cpsolver.cost.kept import Kept, kept_of_kinds
 from cpsolver.cost.kinds import layer_kinds, mean_of_kinds, of_module
 from cpsolver.cost.memory import StageParameters
 from cpsolver.cost.modules import Modules, freed_by_kind, most_freed, replayed
 from cpsolver.cost.shard import Bools, Candidates, Floats, Shard
 from cpsolver.cost.shard_seconds import Columns, known_shards, pass_columns, shard_columns
+from cpsolver.cost.stored import Stored, stored_of_kinds
 from cpsolver.plans.dimensions import DIMENSIONS, ROW
 from cpsolver.problem.problem import Problem, Supply
 from hw_specs import Chip
@@ -89,7 +89,7 @@ class MemoryTable:
     all these the most that a layer of any kind needs, since memory is rounded up. `first_stored` is what an encoder of
     images has in flight on the first stage, and `first_buffer` what it takes there beyond `buffer`. Of each kind,
     `short` (kinds, rows) is what it keeps less than `full`, and `freed` (kinds, MODULES, rows) as in `LayerBytes`.
-    `apart`: as in `kept_of_kinds`. `fixed` is the framework's.
+    `apart`: as in `stored_of_kinds`. `fixed` is the framework's.
     """
 
     model: Architecture
@@ -118,11 +118,11 @@ class MemoryTable:
         }
         return replace(self, **arrays)
 
-    def kept(self, sets: tuple[Modules, ...], row: Any) -> Kept:
+    def stored(self, sets: tuple[Modules, ...], row: Any) -> Stored:
         """What layers keep of a microbatch under each set of modules recomputed, (sets, n), of some rows."""
         freed = freed_by_kind(self.freed[:, :, row], self.short[:, row], sets)
         by_kind = np.maximum(self.full[row] - freed, self.checkpoint[row])
-        return kept_of_kinds(self.model, by_kind, self.apart[row])
+        return stored_of_kinds(self.model, by_kind, self.apart[row])
 
     def replayed(self, sets: tuple[Modules, ...], row: Any) -> Floats:
         """Bytes that are there once while a module is recomputed, (sets, n), of some rows."""

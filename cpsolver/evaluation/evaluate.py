@@ -334,7 +334,7 @@ def _of_either_stage(problem: Problem, strategy: Folded, table: MemoryTable, hel
             sets, one = (strategy.recompute_modules[index],), np.zeros(1, dtype=np.int64)
             less = both_ways.stored_less(table, problem.model, sets, one)[:, 0, 0]
             held[index] -= float(both_ways.spared(less, layers[:, :, index], live[:, index]))
-            held[index] -= (index == 0) * strategy.short * float(table.kept(sets, one).most[0, 0])
+            held[index] -= (index == 0) * strategy.short * float(table.stored(sets, one).most[0, 0])
     return held
 
 
@@ -343,7 +343,7 @@ def _held_activations(
 ) -> float:
     """Bytes of that many chunks' forward passes on a stage, and of layers at work (`beside`: `activation_bytes`)."""
     chosen = (strategy.recompute_modules[index],)
-    kept = table.kept(chosen, [row]).at((0, 0))
+    kept = table.stored(chosen, [row]).at((0, 0))
     bytes_held = memory.activation_bytes(
         (kept, kept, float(table.checkpoint[row])),
         np.asarray(live),

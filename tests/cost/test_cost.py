@@ -9,11 +9,11 @@ import pytest
 
 from cpsolver.cost import collectives, comm, compute, memory, states
 from cpsolver.cost.chip_speeds import ChipSpeeds
-from cpsolver.cost.kept import Kept
 from cpsolver.cost.kinds import LayerKind
 from cpsolver.cost.model_flops import model_flops_per_step
 from cpsolver.cost.shard import Candidates, Shard, padded_vocabulary
 from cpsolver.cost.stage import crosses_domain
+from cpsolver.cost.stored import Stored
 from cpsolver.cost.tables import memory_table, time_table
 from models_zoo.params import total_parameters
 from tests.support.problems import ideal, model_spec, problem_of, strategy_of
@@ -138,7 +138,7 @@ def test_what_context_parallel_ranks_exchange_is_held_while_a_layer_works(given:
     assert memory._context_parallel_bytes(problem, Shard.of(1, 1, False, True)) == 0
 
 
-LAYER = Kept.alike(100.0), Kept.alike(60.0), 10.0
+LAYER = Stored.alike(100.0), Stored.alike(60.0), 10.0
 
 
 @pytest.mark.parametrize(

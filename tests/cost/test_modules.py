@@ -120,7 +120,7 @@ def test_recomputed_operators_leave_every_other_product() -> None:
     tokens, h, heads, width, ffn = 1024, 1024, 8, 128, problem.model.ffn
     kept = 2 * tokens * (h + heads * width + 4 * width + heads * width + ffn) + 4 * heads * tokens
     table = memory_table(problem, row)
-    assert table.kept((("operators",),), [0]).most[0, 0] == kept
+    assert table.stored((("operators",),), [0]).most[0, 0] == kept
     assert module_sets(problem)[1:] == (("operators",),)
     seconds = dict(zip(MODULES, time_table(problem, problem.supplies[0], row).modules[:, 0].tolist(), strict=True))
     forward = time_table(problem, problem.supplies[0], row).recompute[0]

@@ -189,7 +189,7 @@ def training_of(**switches: Any) -> dict[str, Any]:
 
 def core(table: MemoryTable) -> float:
     """Bytes that a layer keeps without attention's core."""
-    return float(table.kept((CORE,), np.array([0])).most[0, 0])
+    return float(table.stored((CORE,), np.array([0])).most[0, 0])
 
 
 def test_offloaded_inputs_leave_the_device() -> None:

@@ -8,9 +8,9 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
-from cpsolver.cost.kept import Kept
 from cpsolver.cost.memory import activation_bytes
 from cpsolver.cost.shard import Candidates
+from cpsolver.cost.stored import Stored
 from cpsolver.search.bounds.coefficients import Coefficients
 from cpsolver.search.bounds.placement import MixPlacement, Placement
 from cpsolver.search.space import enumerate_rows
@@ -51,7 +51,9 @@ def test_without_recomputation_every_layer_is_held_in_full() -> None:
 )
 def test_units_of_the_best_size_reach_as_far_as_such_a_plan_does(full: float, least: float) -> None:
     sizes = np.arange(1, 17)
-    plans = activation_bytes((Kept.alike(full), Kept.alike(0.0), 1.0), np.array(1), np.array(16), "uniform", sizes, 0.0)
+    plans = activation_bytes(
+        (Stored.alike(full), Stored.alike(0.0), 1.0), np.array(1), np.array(16), "uniform", sizes, 0.0
+    )
     assert plans.min() == least
     assert reaches(least, "uniform", full)
     assert not reaches(least - 0.1, "uniform", full)

@@ -252,9 +252,9 @@ class Coefficients:
             allowed={kind: allowed[chips] & self._may_recompute(kind, at) for kind, allowed in self.allowed.items()},
         )
 
-    def _least_kept(self, sets: tuple[Modules, ...], row: Ints, pp: int) -> Floats:
+    def _least_by_layer(self, sets: tuple[Modules, ...], row: Ints, pp: int) -> Floats:
         """Bytes for each layer that no chunk of so many stages falls below, under each set of modules: (sets, n)."""
-        rows, kept = self.rows, self.memory.kept(sets, row)
+        rows, kept = self.rows, self.memory.stored(sets, row)
         if len(self.memory.short) == 1:
             return np.asarray(kept.most)
         longest = rows.places(self.problem.model.layers)[row] // rows.vpp[row] - (pp - 1)
@@ -265,7 +265,7 @@ class Coefficients:
         if len(self.memory.short) == 1:
             return np.asarray(self.memory.full[row])
         rows, at = np.unique(row, return_inverse=True)
-        return np.asarray(self._least_kept(((),), rows, pp)[0][at.reshape(row.shape)])
+        return np.asarray(self._least_by_layer(((),), rows, pp)[0][at.reshape(row.shape)])
 
     def _savings(self, row: Ints, chips: Ints) -> tuple[Floats, Floats]:
         """`saving` and `states_saving` by stage, (n, pp) or (n, 1)."""
@@ -313,7 +313,7 @@ class Coefficients:
         order = np.argsort(seconds, axis=0, kind="stable")
         may = np.stack([self._may_recompute("selective", row, names) for names in sets])
         stored, replayed = (
-            np.where(may, part, np.inf) for part in (self._least_kept(sets, row, pp), memory.replayed(sets, row))
+            np.where(may, part, np.inf) for part in (self._least_by_layer(sets, row, pp), memory.replayed(sets, row))
         )
         parts = (seconds, stored, replayed)
         seconds, bytes_kept, replay = (np.take_along_axis(part, order, axis=0) for part in parts)

@@ -287,7 +287,7 @@ def _fits(row: PlanRow, places: Ints, options: tuple[Option, ...], odd: OddLayer
     factor = 1.0 + memory.overhead
     most = np.zeros((len(places), len(options), len(odd.states)), dtype=np.int64)
     sets = tuple(option.modules for option in options)
-    kept, replayed = memory.kept((*sets, ()), at), memory.replayed(sets, at)[:, 0]
+    kept, replayed = memory.stored((*sets, ()), at), memory.replayed(sets, at)[:, 0]
     full = kept.at((-1, 0))
     at_once = _CELLS // max(1, len(places) * layers.size * len(odd.states))
     for kind, part in _parts_by_kind(options, max(1, at_once)):
@@ -322,7 +322,7 @@ def _of_either_stage(row: PlanRow, places: Ints, option: Option, odd: OddLayers)
     for at, place in enumerate(places.tolist()):
         less[at] = both_ways.spared(kept, odd.by_sort, both_ways.in_flight(pp)[:, place])
         if place == 0:
-            less[at] += table.rows.loss_slot[own[0]] * table.memory.kept((option.modules,), own).most[0, 0]
+            less[at] += table.rows.loss_slot[own[0]] * table.memory.stored((option.modules,), own).most[0, 0]
     return less
 
 

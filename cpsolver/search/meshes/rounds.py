@@ -109,7 +109,7 @@ def _parts(table: Coefficients) -> Floats:
     """All that a row costs on any chip type, (parts, rows), such that less of every part is never worse: of what is
     sharded see bounds.dominance; of memory all that layers may be stored in."""
     time, memory, rows = table.time, table.memory, np.arange(len(table.rows))
-    kept = memory.kept(((), *table.sets), rows)
+    kept = memory.stored(((), *table.sets), rows)
     sync = time.sync_layer + time.update_layer
     seconds = [
         *(getattr(time, name) for name in ("layer", "recompute", "embedding", "head", "hop_near", "hop_far", "chunk")),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cpsolver.cost.kept import Kept, kept_of_kinds, runs_beyond_mean
 from cpsolver.cost.kinds import kind_of_layers, layer_kinds
 from cpsolver.cost.shard import Candidates
+from cpsolver.cost.stored import Stored, runs_beyond_mean, stored_of_kinds
 from cpsolver.cost.tables import memory_table
 from models_zoo import Architecture, architecture_names, load_architecture
 from tests.support.problems import ideal, strategy_of
@@ -29,7 +29,7 @@ def test_no_run_of_layers_keeps_more(name: str) -> None:
     row = Candidates.one(strategy_of(f"x:{model.layers}"), 8)
     own = memory_table(ideal(model=model)[0], row)
     for by_kind in (own.full - own.short[:, 0], *rng.uniform(0, 1, (5, len(layer_kinds(model))))):
-        found = kept_of_kinds(model, by_kind[:, None], NO)
+        found = stored_of_kinds(model, by_kind[:, None], NO)
         said = np.array([float(found.of(n)[0]) for n in range(model.layers + 1)])
         true = np.array(longest_runs(model, by_kind))
         assert (said >= true - 1e-9 * true.max()).all()
@@ -45,14 +45,14 @@ def test_kinds_that_take_turns_count_as_the_mean_and_first_ones_as_the_heaviest(
     for name, share in (("nemotron3-super-120b-a12b", 0.62), ("qwen3.5-35b-a3b", 0.93), ("deepseek-v3-671b", 1.0)):
         model = load_architecture(name)
         row = Candidates.one(strategy_of(f"x:{model.layers}", ep=8, dp=8), 8)
-        kept = memory_table(ideal(model=model)[0], row).kept(((),), np.array([0]))
+        kept = memory_table(ideal(model=model)[0], row).stored(((),), np.array([0]))
         assert kept.of(model.layers)[0, 0] / (model.layers * kept.most[0, 0]) == pytest.approx(share, abs=0.015)
 
 
 def test_layers_counted_one_by_one_all_count_as_the_heaviest() -> None:
     model = load_architecture("nemotron3-nano-30b-a3b")
     by_kind = np.array([[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]])
-    found = kept_of_kinds(model, by_kind, np.array([False, True]))
+    found = stored_of_kinds(model, by_kind, np.array([False, True]))
     assert found.of(52.0)[0] < found.of(52.0)[1] == 156.0
 
 
@@ -63,5 +63,5 @@ def test_few_runs_are_looked_at() -> None:
 
 
 def test_equal_layers() -> None:
-    assert Kept.alike(np.array([3.0])).of(5)[0] == 15.0
-    assert Kept.alike(np.array([3.0])).each_at_least(5)[0] == 3.0
+    assert Stored.alike(np.array([3.0])).of(5)[0] == 15.0
+    assert Stored.alike(np.array([3.0])).each_at_least(5)[0] == 3.0

@@ -24,7 +24,7 @@ _ROUNDED = 9
 
 
 @dataclass(frozen=True)
-class Kept:
+class Stored:
     """Bytes that a chunk's layers keep of a microbatch; arrays of equal shape, or numbers.
 
     `most` of a layer of the kind that keeps most, `mean` of the mean layer, `beyond` the most that any run of layers
@@ -48,22 +48,22 @@ class Kept:
         """Bytes for each layer that no chunk of up to so many layers falls below."""
         return np.asarray(np.where((self.most - self.mean) * longest <= self.beyond, self.most, self.mean))
 
-    def at(self, index: Any) -> Kept:
+    def at(self, index: Any) -> Stored:
         """Some of the entries."""
-        return Kept(self.most[index], self.mean[index], self.beyond[index])
+        return Stored(self.most[index], self.mean[index], self.beyond[index])
 
 
-def kept_of_kinds(model: Architecture, by_kind: Floats, apart: Bools) -> Kept:
+def stored_of_kinds(model: Architecture, by_kind: Floats, apart: Bools) -> Stored:
     """From the bytes that a layer of each kind keeps, (kinds, .., n).
 
     `apart` (n,): rows in which layers of other kinds are counted one by one (cost/both_ways.py): all count as `most`.
     """
     most = by_kind.max(axis=0)
     if len(by_kind) == 1:
-        return Kept.alike(most)
+        return Stored.alike(most)
     mean = np.tensordot(np.array(kind_shares(model)), by_kind, axes=1)
     beyond = np.max([np.tensordot(run, by_kind, axes=1) for run in runs_beyond_mean(model)], axis=0)
-    return Kept(most, np.where(apart, most, mean), np.where(apart, 0.0, np.maximum(0.0, beyond)))
+    return Stored(most, np.where(apart, most, mean), np.where(apart, 0.0, np.maximum(0.0, beyond)))
 
 
 @lru_cache(maxsize=64)
