@@ -54,7 +54,10 @@ _MODULES = {
 """Those of multi-token prediction."""
 _ELSE = (*_MODULES, "position_embedding_type", "kv_channels", "hidden_dropout", "attention_dropout")
 """Others of the model that are read, or that change nothing of one that has a name."""
-_PRECISION = ("fp16", "fp8", "fp8_recipe", "fp4", "fp8_param_gather", "fp8_param", "grad_reduce_in_fp32")
+_PRECISION = (
+    *("fp16", "fp8", "fp8_recipe", "fp4", "fp4_param_gather", "fp8_param_gather", "fp8_param"),
+    "grad_reduce_in_fp32",
+)
 _COUNTED = (
     "mixed_precision",
     *(f"mixed_precision.{name}" for name in _PRECISION),
@@ -62,6 +65,7 @@ _COUNTED = (
     "ddp.data_parallel_sharding_strategy",
     "ddp.grad_reduce_in_fp32",
     "optimizer.use_precision_aware_optimizer",
+    "optimizer.use_distributed_optimizer",
 )
 """Fields that change a plan and are no argument by themselves."""
 _LISTS = (
@@ -245,7 +249,7 @@ def _reading(name: str, recipe: str, config: Configured) -> Reading:
         model=model,
         training=training,
         refusals=tuple(refusals),
-        notes=tuple(_overlapped(fields)),
+        notes=(*_overlapped(fields), *_dealt_out(fields)),
         hint=str(fields.data.get("", "")),
     )
 
@@ -273,6 +277,9 @@ def _leave_out(fields: Fields, experts: bool) -> None:
     if layout := fields.data.get("pipeline_model_parallel_layout"):  # it says how many chunks there are
         fields.data["pipeline_model_parallel_layout"] = _layout(layout)
         fields.data.pop("virtual_pipeline_model_parallel_size", None)
+    scopes = [fields.data.get(f"cuda_graph_{name}") for name in ("scope", "modules")]
+    if fields.data.get("cuda_graph_impl") == "local" and "full_iteration" in str(scopes):
+        fields.data["cuda_graph_impl"] = "full_iteration"  # as Megatron-Core has called it since
     left_out = [] if fields.data.get("fine_grained_activation_offloading") else ["offload_modules"]
     left_out += [] if fields.data.get("cpu_offloading") else ["cpu_offloading_num_layers"]
     left_out += [] if fields.data.get("moe_token_dispatcher_type") == "flex" else ["moe_flex_dispatcher_backend"]
@@ -332,8 +339,20 @@ def _overlapped(fields: Fields) -> list[str]:
     return [say(told, name=name) for name, value in said.items() if value is False]
 
 
+def _dealt_out(fields: Fields) -> Iterator[str]:
+    """A note where an optimizer of whole weights goes without the distributed optimizer's buffers."""
+    shared = any(fields.data.get(f"{section}.use_distributed_optimizer") is True for section in ("ddp", "optimizer"))
+    if fields.data.get("optimizer.optimizer") == "dist_muon" and not shared:
+        yield say(
+            "dist_muon without ddp.use_distributed_optimizer deals out whole weights and sums gradients everywhere, "
+            "which no plan says: memory is predicted too high"
+        )
+
+
 def _shares(fields: Fields) -> Iterator[str]:
     """What replicas share out, and the precision of what they keep."""
+    if fields.data.get("optimizer.use_distributed_optimizer") is True:  # either section says it for both
+        yield "--use-distributed-optimizer"
     if fields.data.get("ddp.use_megatron_fsdp") is True:
         yield "--use-megatron-fsdp"
         yield from as_tokens("data-parallel-sharding-strategy", fields.data.get("ddp.data_parallel_sharding_strategy"))
@@ -352,6 +371,8 @@ def _precision(fields: Fields) -> Iterator[str]:
         yield from as_tokens("fp8-recipe", held["fp8_recipe"] or "tensorwise")  # MixedPrecisionConfig's own
     if isinstance(held["fp4"], str):
         yield from as_tokens("fp4-format", held["fp4"])
+        if held["fp4_param_gather"] is True:
+            yield "--fp4-param-gather"
     if held["fp8_param_gather"] is True or held["fp8_param"] is True:
         yield "--fp8-param-gather"
 

@@ -364,3 +364,32 @@ def test_the_vocabulary_is_that_of_nemotrons_tokenizer(name: str, bridge: Path) 
     text = "from megatron.core.activations import squared_relu\n" + recipe(hybrid.rpartition("\n")[0])
     text = text.replace("cfg = _common()", "cfg = _common()\n    cfg.tokenizer = TokenizerConfig()")
     assert read(bridge, text).model.vocab == 131_072
+
+
+@pytest.mark.parametrize(
+    ("more", "graph"),
+    [
+        ("", None),
+        ('cfg.model.cuda_graph_impl = "transformer_engine"\ncfg.model.cuda_graph_scope = ["attn"]', "te"),
+        ('cfg.model.cuda_graph_impl = "full_iteration"\ncfg.model.cuda_graph_scope = []', "full"),
+        ('cfg.model.cuda_graph_impl = "local"\ncfg.model.cuda_graph_scope = ["full_iteration"]', "full"),
+        ('cfg.model.cuda_graph_impl = "local"\ncfg.model.cuda_graph_modules = "full_iteration"', "full"),
+        ('cfg.model.cuda_graph_impl = "none"\ncfg.model.cuda_graph_scope = ["full_iteration"]', None),
+    ],
+)
+def test_graphs_are_those_of_the_recipe(more: str, graph: str | None, bridge: Path) -> None:
+    assert read(bridge, recipe(more)).spec["training"].get("cuda_graph") == graph
+
+
+MUON = """cfg.optimizer = OptimizerConfig(optimizer="dist_muon", muon_tp_mode="duplicated")
+cfg.ddp.use_distributed_optimizer = False"""
+
+
+def test_muon_is_read_with_its_options(bridge: Path) -> None:
+    found = read(bridge, recipe(MUON))
+    assert found.spec["training"]["optimizer"] == "muon"
+    assert found.spec["training"]["muon_tp_mode"] == "duplicated"
+    assert any(note.startswith("dist_muon without") for note in found.notes)
+    assert "is not planned for" in wrong(
+        bridge, recipe(MUON.replace('"duplicated"', '"blockwise", muon_num_ns_steps=7'))
+    )
