@@ -187,7 +187,7 @@ def _of_groups(given: Written) -> Iterator[tuple[str, str]]:
 def _of_modules(given: Written, pattern: str) -> Iterator[tuple[str, str]]:
     """What a module of multi-token prediction is made of where layers are one block each."""
     count, own = given.number("mtp_layers", 0), str(given.get("mtp_pattern") or "")
-    if pattern and count and not own:
+    if pattern and count and "mtp_pattern" not in given:
         yield "mtp_pattern", f"{given.shown('mtp_layers')} but {given.shown('mtp_pattern')}: the blocks of one module"
     if own and not pattern:
         yield "mtp_pattern", f"{given.shown('mtp_pattern')} but {given.shown('layer_pattern')}"

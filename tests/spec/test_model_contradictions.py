@@ -132,6 +132,15 @@ CASES: list[tuple[dict[str, Any], dict[str, str]]] = [
         },
     ),
     ({"layer_pattern": "****", "moe": MOE}, {"moe": "layer_pattern has no E layers but moe is given"}),
+    (
+        {"layer_pattern": "**--", "mtp_layers": 2},
+        {"mtp_pattern": "mtp_layers is 2 but mtp_pattern is not given: the blocks of one module"},
+    ),
+    ({"mtp_layers": 1, "mtp_pattern": "*"}, {"mtp_pattern": "mtp_pattern is '*' but layer_pattern is not given"}),
+    (
+        {"layer_pattern": "**--", "mtp_layers": 1, "mtp_pattern": "*E"},
+        {"mtp_pattern": "mtp_pattern has E but layer_pattern has no such layer"},
+    ),
     ({"mamba": MAMBA}, {"layer_pattern": "mamba is given but layer_pattern is not given"}),
     ({"position": "learned"}, {"max_positions": LEARNED}),
 ]

@@ -121,8 +121,9 @@ def pattern_fields(arguments: Arguments) -> dict[str, Any]:
     if text is None:
         return {}
     main, *predicted = text.replace("|", "").split("/")
-    modules = [each for each in predicted if each] or _legacy_modules(arguments)
-    if len(set(modules)) > 1 or not all(re.fullmatch(r"[M*E-]+", each) for each in (main, *modules)):
+    modules = [each for each in predicted if each]
+    own, count = (set(modules), len(modules)) if modules else _legacy_modules(arguments)
+    if len(own) > 1 or not all(re.fullmatch(r"[M*E-]+", each) for each in (main, *own)):
         allowed = say("M, *, E and -, | between stages, and after / those of each module of multi-token prediction")
         arguments.trouble("--hybrid-layer-pattern", "has blocks that no architecture here says", text, allowed)
         return {}
@@ -134,18 +135,18 @@ def pattern_fields(arguments: Arguments) -> dict[str, Any]:
             text,
         )
     fields: dict[str, Any] = {"layers": len(main), "layer_pattern": main}
-    if modules:
-        fields |= {"mtp_layers": len(modules), "mtp_pattern": modules[0]}
+    if own:
+        fields |= {"mtp_layers": count, "mtp_pattern": own.pop()}
     if "M" in main:
         fields["mamba"] = _mamba(arguments)
     return fields
 
 
-def _legacy_modules(arguments: Arguments) -> list[str]:
-    """The layers of each module of multi-token prediction where the pattern has none (Megatron-LM's
-    training/arguments.py, validate_args, makes one of the two)."""
-    own = arguments.text("mtp-hybrid-override-pattern")
-    return (arguments.number("mtp-num-layers", 0, least=0) or 0) * [own] if own else []
+def _legacy_modules(arguments: Arguments) -> tuple[set[str], int]:
+    """The layers of a module of multi-token prediction where the pattern has none, and how many modules there are
+    (Megatron-LM's training/arguments.py, validate_args, makes one of the two)."""
+    own, count = arguments.text("mtp-hybrid-override-pattern"), arguments.number("mtp-num-layers", 0, least=0)
+    return ({own}, count) if own and count else (set(), 0)
 
 
 def _mamba(arguments: Arguments) -> dict[str, Any]:
