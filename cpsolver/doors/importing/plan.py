@@ -11,9 +11,10 @@ from cpsolver.doors.importing.degrees import ScriptDegrees, read_degrees
 from cpsolver.doors.importing.recomputation import Recomputation, read_recomputation
 from cpsolver.doors.importing.scope import notes_beside, plan_refusals
 from cpsolver.doors.importing.split import LayerSplit, places_as_v, read_split
-from cpsolver.doors.importing.training import adapter_fields
+from cpsolver.doors.importing.training import adapter_fields, offloaded_modules
 from cpsolver.inputs.language import say
 from cpsolver.plans.strategy import Schedule, StageGroup, Strategy
+from cpsolver.spec.training import OFFLOAD_MODULES
 
 _GROUP = "microbatch-group-size-per-virtual-pipeline-stage"
 _V_SETUPS: dict[str, Schedule] = {"zb": "zbv", "half": "v_half", "min": "v_min"}
@@ -93,7 +94,7 @@ def _imported_plan(
     model: dict[str, Any],
 ) -> ImportedPlan:
     refusals, notes = (
-        [*split.refusals, *recomputed.refusals, *plan_refusals(arguments)],
+        [*split.refusals, *recomputed.refusals, *plan_refusals(arguments), *_sent_away(arguments)],
         [*notes_beside(arguments), *recomputed.notes],
     )
     schedule, sizes = _schedule(arguments, degrees, split, batch, refusals)
@@ -151,6 +152,15 @@ def _flash(arguments: Arguments) -> bool:
     arguments.note_read("deepspeed")
     legacy = {"use-fused-rmsnorm", "DDP-impl", "auto-parallel", "deepspeed"} & arguments.given.keys()
     return backend in ("flash", "fused", "auto") or not (local or legacy)
+
+
+def _sent_away(arguments: Arguments) -> list[str]:
+    """Why no plan holds the modules that are sent to the host."""
+    unknown = ", ".join(offloaded_modules(arguments)[1])
+    if not unknown:
+        return []
+    known = ", ".join(OFFLOAD_MODULES)
+    return [say("--offload-modules {names}: no spec says that, but of {known}", names=unknown, known=known)]
 
 
 def _zero_bubble(arguments: Arguments, pp: int, refusals: list[str]) -> Schedule:

@@ -181,9 +181,13 @@ def _offload(arguments: Arguments) -> dict[str, Any]:
         modules = [names.get(name.strip(), "") for name in swapped.split(",")]
         fields["activation_offload"] = [name for name in dict.fromkeys(modules) if name]
     if arguments.has("fine-grained-activation-offloading"):
-        modules = [name for value in arguments.values("offload-modules") for name in value.split(",")]
-        unknown = [name for name in modules if name not in OFFLOAD_MODULES]
-        if unknown:
-            arguments.trouble("--offload-modules", "is not a known module", unknown[0], ", ".join(OFFLOAD_MODULES))
-        fields["activation_offload"] = [name for name in modules if name in OFFLOAD_MODULES]
+        fields["activation_offload"] = offloaded_modules(arguments)[0]
     return fields
+
+
+def offloaded_modules(arguments: Arguments) -> tuple[list[str], list[str]]:
+    """The modules whose activations are sent to the host: those that a spec can say, and others."""
+    if not arguments.has("fine-grained-activation-offloading"):
+        return [], []
+    names = [name for value in arguments.values("offload-modules") for name in value.split(",")]
+    return [name for name in names if name in OFFLOAD_MODULES], [name for name in names if name not in OFFLOAD_MODULES]

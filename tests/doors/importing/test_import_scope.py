@@ -192,6 +192,14 @@ def test_modules_of_multi_token_prediction_of_hybrids(
     assert bool(arguments.troubles) is (pattern is None)
 
 
+def test_modules_that_no_spec_sends_to_the_host_leave_a_spec_without_a_plan() -> None:
+    sent = "--fine-grained-activation-offloading --offload-modules fused_group_mlp moe_act"
+    found = imported(torchrun(MOE + STEP + sent))
+    assert found.strategy is None
+    assert any(reason.startswith("--offload-modules fused_group_mlp: ") for reason in found.refusals)
+    assert found.spec["training"]["activation_offload"] == ["moe_act"]
+
+
 def test_a_file_beside_the_script_is_read_and_another_one_is_named() -> None:
     write("sizes.sh", "LAYERS=12\n. ./missing.sh\n")
     text = 'source "$(dirname "$0")/sizes.sh"\n' + torchrun(GPT.replace("--num-layers 24", "--num-layers $LAYERS"))
