@@ -95,7 +95,7 @@ def _abilities(launchers: list[Framework]) -> Iterator[list[str]]:
 def _models(launchers: list[Framework]) -> Iterator[str]:
     yield "## Models\n"
     yield (
-        "Without a `launcher:` any of these is planned, but those with a reason beside them. *Not by*: the frameworks "
+        "Without a `launcher:` any of these is planned. *Not by*: the frameworks "
         "that refuse it, whatever the plan (docs/layer-kinds.md). Parameters: in all, and of a token where there are "
         "experts.\n"
     )
