@@ -58,8 +58,11 @@ _PRECISION = (
     *("fp16", "fp8", "fp8_recipe", "fp4", "fp4_param_gather", "fp8_param_gather", "fp8_param"),
     "grad_reduce_in_fp32",
 )
+_AT_ENDS = ("first_last_layers_bf16", "num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16")
+"""Whether layers at the ends are left out of 8 or 4 bits, and how many."""
 _COUNTED = (
     "mixed_precision",
+    *(f"mixed_precision.{name}" for name in _AT_ENDS),
     *(f"mixed_precision.{name}" for name in _PRECISION),
     "ddp.use_megatron_fsdp",
     "ddp.data_parallel_sharding_strategy",
@@ -249,7 +252,7 @@ def _reading(name: str, recipe: str, config: Configured) -> Reading:
         model=model,
         training=training,
         refusals=tuple(refusals),
-        notes=(*_overlapped(fields), *_dealt_out(fields)),
+        notes=(*_overlapped(fields), *_dealt_out(fields), *_in_16_bits(fields)),
         hint=str(fields.data.get("", "")),
     )
 
@@ -347,6 +350,16 @@ def _dealt_out(fields: Fields) -> Iterator[str]:
             "dist_muon without ddp.use_distributed_optimizer deals out whole weights and sums gradients everywhere, "
             "which no plan says: memory is predicted too high"
         )
+
+
+def _in_16_bits(fields: Fields) -> Iterator[str]:
+    """A note where more layers than one at either end, the usual ones, are left out of 8 or 4 bits."""
+    on, *counts = (fields.data.get(f"mixed_precision.{name}") for name in _AT_ENDS)
+    left_out = sum(count for count in counts if isinstance(count, int))
+    narrow = any(fields.data.get(f"mixed_precision.{name}") for name in ("fp8", "fp4"))
+    if on is True and narrow and left_out > 2:
+        told = later("{count} layers at the ends stay in 16 bits: time is predicted too short")
+        yield say(told, count=left_out)
 
 
 def _shares(fields: Fields) -> Iterator[str]:

@@ -393,3 +393,16 @@ def test_muon_is_read_with_its_options(bridge: Path) -> None:
     assert "is not planned for" in wrong(
         bridge, recipe(MUON.replace('"duplicated"', '"blockwise", muon_num_ns_steps=7'))
     )
+
+
+@pytest.mark.parametrize(("at_end", "told"), [(1, False), (14, True)])
+def test_many_layers_in_16_bits_are_told(at_end: int, told: bool, bridge: Path) -> None:
+    """As perf_recipes of 067f987 leave 14 layers of Nemotron 3 Super out of nvfp4; one at either end is usual."""
+    precise = f"""cfg.mixed_precision = MixedPrecisionConfig(bf16=True, fp8="e4m3", fp8_recipe="mxfp8")
+cfg.mixed_precision.first_last_layers_bf16 = True
+cfg.mixed_precision.num_layers_at_start_in_bf16 = 1
+cfg.mixed_precision.num_layers_at_end_in_bf16 = {at_end}"""
+    found = read(bridge, recipe(precise), chip="b200")
+    assert found.spec["training"]["precision"] == "fp8"
+    notes = [note for note in found.notes if "stay in 16 bits" in note]
+    assert notes == (["15 layers at the ends stay in 16 bits: time is predicted too short"] if told else [])
