@@ -262,7 +262,7 @@ def test_plans_of_such_layers_are_less_sure() -> None:
 
 
 def test_a_mixer_s_widest_result_may_be_as_wide_as_the_residual() -> None:
-    """16 heads' queries, keys and values 64 wide over tp 2: 512, the hidden size; whatever rows stand beside."""
+    """16 heads, of queries 8 and 4 each of keys and values, 64 wide, over tp 2: 512, as hidden; also beside others."""
     model = Architecture.model_validate(
         {"name": "x", **model_spec(hidden=512, heads=8, kv_heads=4, layer_pattern="M-*-", mamba=MAMBA)}
     )

@@ -47,43 +47,53 @@ def models_report(name: str | None = None) -> RenderableType:
     """All models, or one; raises InputError for an unknown name."""
     if name is not None:
         return _model_detail(_entry("model", load_architecture, name))
-    entries = []
+    heads = (say("model"), say("params"), say("layers"), say("hidden"), "ffn", say("heads"), say("shape is"))
+    table = _table(heads, left=(0, len(heads) - 1))
     for arch in list_architectures():
         shape = (str(arch.layers), f"{arch.hidden:,}", f"{arch.ffn:,}", f"{arch.heads}/{arch.kv_heads}")
         size = f"{total_parameters(arch) / _BILLION:,.1f} B"
         mark = say("proposal") if arch.proposal else _confidence(arch.confidence)
-        entries.append(((arch.name, size, *shape, mark), ()))
-    heads = (say("model"), say("params"), say("layers"), say("hidden"), "ffn", say("heads"), say("shape is"))
+        table.add_row(arch.name, size, *shape, mark)
     note = say(
         "heads: query/key-value. A proposal: a shape of that size that nobody has published. "
         "Details, aliases and sources: apss-cp models NAME"
     )
-    return _listing((later("{count} models can be planned"), ""), heads, entries, note)
+    return _listing(later("{count} models can be planned"), table, note)
 
 
 def chips_report(name: str | None = None) -> RenderableType:
     """All chips, or one; raises InputError for an unknown name."""
     if name is not None:
         return _chip_detail(_entry("chip", load_chip, name))
-    entries = []
-    for chip in list_chips():
-        memory = (_figure(chip.memory.capacity_gb), _figure(chip.memory.bandwidth_gb_s))
-        links = (_figure(chip.scale_up.bandwidth_gb_s), _figure(chip.scale_out.bandwidth_gbit_s))
-        row = (chip.name, _figure(chip.peak_tflops.bf16), *memory, *links, _confidence(chip.confidence))
-        entries.append((row, unusable_reasons(chip)))
     heads = (
         *(say("chip"), "bf16", say("memory"), say("bandwidth"), say("fabric"), say("network")),
         say("data sheet is"),
     )
+    table = _table(heads, left=(0, len(heads) - 1))
+    for chip in list_chips():
+        if unusable_reasons(chip):
+            continue
+        memory = (_figure(chip.memory.capacity_gb), _figure(chip.memory.bandwidth_gb_s))
+        links = (_figure(chip.scale_up.bandwidth_gb_s), _figure(chip.scale_out.bandwidth_gbit_s))
+        table.add_row(chip.name, _figure(chip.peak_tflops.bf16), *memory, *links, _confidence(chip.confidence))
     note = say(
         "bf16 in TFLOP/s, dense; memory in GB, its bandwidth in GB/s; fabric (one way) in GB/s and network in "
         "Gbit/s a device. Details, efficiencies, aliases and sources: apss-cp chips NAME"
     )
-    titles = (
-        later("{count} chips can be planned"),
-        later("{count} chips are in the catalogue and cannot be planned yet"),
-    )
-    return _listing(titles, heads, entries, note)
+    return _listing(later("{count} chips can be planned"), table, note, _unplanned_chips())
+
+
+def _unplanned_chips() -> list[RenderableType]:
+    """The chips that cannot be planned, each with the reasons; nothing where all can."""
+    columns = Column(no_wrap=True), Column(justify="right", no_wrap=True), Column(style="dim")
+    table = Table.grid(*columns, padding=(0, 2, 0, 0))
+    for chip in list_chips():
+        if reasons := unusable_reasons(chip):
+            table.add_row(chip.name, _figure(chip.peak_tflops.bf16), _reasons(reasons))
+    if not table.row_count:
+        return []
+    title = say("{count} chips are in the catalogue and cannot be planned yet", count=table.row_count)
+    return [Text(title, style="bold"), table, ""]
 
 
 def networks_report(name: str | None = None) -> RenderableType:
@@ -99,9 +109,7 @@ def networks_report(name: str | None = None) -> RenderableType:
         "Gbit/s of each device, or as adapters × Gbit/s of a node; levels in devices, 1:7 their oversubscription. A "
         "spec takes one as cluster.network, or figures of its own. Aliases and sources: apss-cp networks NAME"
     )
-    return Group(
-        Text(say("{count} networks", count=table.row_count), style="bold"), table, "", Prose(note, style="dim")
-    )
+    return _listing(later("{count} networks"), table, note)
 
 
 def networks_document(name: str | None = None) -> Any:
@@ -191,23 +199,10 @@ def fitted_factors(chip: Chip) -> dict[str, list[tuple[str, Fitted]]]:
     return found
 
 
-_Entry = tuple[tuple[str, ...], tuple[str, ...]]
-
-
-def _listing(titles: tuple[str, str], heads: Sequence[str], entries: Sequence[_Entry], note: str) -> RenderableType:
-    """Those that can be planned with their figures, then the others with the reasons, each below its title."""
-    table = _table(heads, left=(0, len(heads) - 1))
-    columns = Column(no_wrap=True), Column(justify="right", no_wrap=True), Column(style="dim")
-    others = Table.grid(*columns, padding=(0, 2, 0, 0))
-    for row, reasons in entries:
-        if reasons:
-            others.add_row(row[0], row[1], _reasons(reasons))
-        else:
-            table.add_row(*row)
-    parts: list[RenderableType] = [Text(say(titles[0], count=table.row_count), style="bold"), table, ""]
-    if others.row_count:
-        parts += [Text(say(titles[1], count=others.row_count), style="bold"), others, ""]
-    return Group(*parts, Prose(note, style="dim"))
+def _listing(title: str, table: Table, note: str, between: Sequence[RenderableType] = ()) -> RenderableType:
+    """A table below its title, which counts its rows, and what stands between it and the note on it."""
+    counted = Text(say(title, count=table.row_count), style="bold")
+    return Group(counted, table, "", *between, Prose(note, style="dim"))
 
 
 def _table(heads: Sequence[str], left: Sequence[int]) -> Table:
