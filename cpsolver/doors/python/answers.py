@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike, fspath
@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from cpsolver.doors.report.columns import ShownPlan, role_names, shown_plan
 from cpsolver.evaluation.evaluation import Evaluation
+from cpsolver.explanation.recommendation import recommend
 from cpsolver.plans.dimensions import sizes_text
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import Violation, violations
-from cpsolver.search.result import Proof, Result, Status
+from cpsolver.search.result import Plan, Proof, Result, Status
 
 if TYPE_CHECKING:
     from cpsolver.doors.export.launch import Launch
     from cpsolver.doors.report.html.play import LaunchText
+    from cpsolver.search.space import Spaces
 
 
 class NoPlanError(LookupError):
@@ -29,8 +31,8 @@ class NoPlanError(LookupError):
 class JudgedPlan:
     """One plan of a problem with what it gives: times in seconds, memory in bytes, rates in tokens a second.
 
-    `rank`, `gap` and `added` are as in `Plan`, where it is one of an answer; `roles`: what it is recommended as.
-    `filled_in`: the decisions that nobody gave, where it was made of some.
+    `rank`, `gap` and `added` are as in `Plan`, where it is one of an `answer`. `filled_in`: the decisions that nobody
+    gave, where it was made of some.
     """
 
     problem: Problem
@@ -39,8 +41,15 @@ class JudgedPlan:
     rank: int | None = None
     gap: float | None = None
     added: bool = False
-    roles: tuple[str, ...] = ()
     filled_in: Mapping[str, Any] = field(default_factory=dict)
+    answer: PlanAnswer | None = field(default=None, compare=False)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """What its answer recommends it as: "run this", "fastest", "safest", "simplest", any or none of them."""
+        if self.answer is None or self.rank is None:
+            return ()
+        return role_names(self.problem, self.answer.result)[self.rank - 1]
 
     @property
     def step_time_s(self) -> float:
@@ -164,59 +173,77 @@ class JudgedPlan:
 class PlanAnswer:
     """What planning came to: the plans in order of the objective, and what is proven of them.
 
-    `result` is the search's own answer. As the last line of a notebook's cell it is shown as a table with pictures.
+    `searched` is the search's own answer. What to run is looked for when something is first asked for that tells it:
+    `best`, `status`, `proof` and `reasons` do not. As the last line of a notebook's cell it is shown as a table with
+    pictures. `spaces`: those of the search, as long as somebody has them.
     """
 
     problem: Problem
-    result: Result
+    searched: Result
+    spaces: Callable[[], Spaces | None] = field(default=lambda: None, compare=False)
+
+    @cached_property
+    def result(self) -> Result:
+        """The search's answer with a recommendation; plans that it names besides the best are among the plans."""
+        if self.searched.recommendation is not None:
+            return self.searched
+        return recommend(self.problem, self.searched, self.spaces())
+
+    @property
+    def known(self) -> Result:
+        """The same as far as it has been looked for and settled."""
+        result: Result = self.__dict__.get("result", self.searched)
+        return result if result.settled else self.searched
 
     @cached_property
     def plans(self) -> tuple[JudgedPlan, ...]:
         """The plans by rank; those that are `added` follow the K best."""
-        roles = role_names(self.problem, self.result)
-        return tuple(
-            JudgedPlan(self.problem, plan.strategy, plan.evaluation, plan.rank, plan.gap, plan.added, roles[place])
-            for place, plan in enumerate(self.result.plans)
-        )
+        return tuple(self._judged(plan) for plan in self.result.plans)
 
-    @property
+    def _judged(self, plan: Plan) -> JudgedPlan:
+        own = plan.strategy, plan.evaluation, plan.rank, plan.gap, plan.added
+        return JudgedPlan(self.problem, *own, answer=self)
+
+    @cached_property
     def best(self) -> JudgedPlan:
         """The best plan in the objective: the fastest. Raises NoPlanError with the reasons where there is none."""
-        return self._at(0)
+        self._check_plans()
+        return self._judged(self.searched.plans[0])
 
     @property
     def run_this(self) -> JudgedPlan:
         """The plan to run once risk counts; the best where none is recommended. Raises NoPlanError."""
+        self._check_plans()
         told = self.result.recommendation
-        return self._at(0 if told is None or told.run_this is None else told.run_this)
+        return self.plans[0 if told is None or told.run_this is None else told.run_this]
 
-    def _at(self, place: int) -> JudgedPlan:
-        if not self.plans:
+    def _check_plans(self) -> None:
+        if not self.searched.plans:
             found = "there is no plan" if self.status == "infeasible" else "no plan was found in the time given"
             raise NoPlanError("\n".join([found, *self.reasons]))
-        return self.plans[place]
 
     @property
     def status(self) -> Status:
         """ "optimal": the plans are proven; "feasible": stopped early; "infeasible": proven that there is none;
         "unknown": none was found in time."""
-        return self.result.status
+        return self.searched.status
 
     @property
     def proof(self) -> Proof:
         """How every candidate ended."""
-        return self.result.proof
+        return self.searched.proof
 
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why there is no plan, and changes that would help; empty where there is one."""
-        return self.result.reasons
+        return self.searched.reasons
 
     def verify(self, *, time_limit_s: float = 60.0) -> PlanAnswer:
         """The answer with a second opinion, `result.verification`: as `cpsolver.verify`."""
         from cpsolver.search.verification import verify
 
-        return replace(self, result=replace(self.result, verification=verify(self.problem, self.result, time_limit_s)))
+        told = verify(self.problem, self.result, time_limit_s)
+        return PlanAnswer(self.problem, replace(self.result, verification=told))
 
     @cached_property
     def _document(self) -> dict[str, Any]:
@@ -248,7 +275,7 @@ class PlanAnswer:
         return answer_fragment(self.problem, self.result, self._document)
 
     def __repr__(self) -> str:
-        if not self.result.plans:
+        if not self.searched.plans:
             return f"<answer: {self.status}, no plan>"
         return f"<answer: {self.status}, {len(self.plans)} plans, the best {self.best!r}>"
 

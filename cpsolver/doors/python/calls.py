@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from os import PathLike
+from weakref import ref
 
 from cpsolver.doors.python.answers import JudgedPlan, PlanAnswer
-from cpsolver.explanation.account import SILENT, Account, SearchDisplay, explain_plan, explain_spec
+from cpsolver.explanation.account import SILENT, Account, SearchDisplay, explain_plan, explain_spec, solve
 from cpsolver.explanation.favourite import Favourite
 from cpsolver.explanation.recommendation import recommended
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.asked import Asked, Source, decided
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import sound_evaluation
+from cpsolver.search.space import Spaces
 
 _REMEMBERED = 8
 """Answers that are remembered: a notebook asks the same again whenever it is run."""
 _ANSWERS: list[PlanAnswer] = []
 """Those given last, the latest first."""
+_SPACES: list[Spaces] = []
+"""Those of the last search, of which a recommendation goes on; those of all answers would be too much memory."""
 
 
 def plan(
@@ -58,7 +62,8 @@ def plan(
         display: shows how the search goes; None: nothing does.
         search: fields of the search section: `top` (3), `time_limit_s`, `pin`, `forbid`, `objective` ...
 
-    Raises InputError with all that is wrong. An answer without plans is none: its `status` and `reasons` say why. Plans
+    Raises InputError with all that is wrong. An answer without plans is none: its `status` and `reasons` say why. What
+    to run is looked for when it is asked for, but with a display at once: `PlanAnswer` says which parts tell it. Plans
     that are proven are remembered: without a display one of the last questions again is answered at once.
     """
     asked = Asked(
@@ -67,10 +72,17 @@ def plan(
     problem = asked.problem(source)
     known = [answer for answer in _ANSWERS if answer.problem == problem and display is None]
     # The old object is its owner's, who may have changed what it told.
-    answer = PlanAnswer(problem, known[0].result if known else recommended(problem, display or SILENT))
-    if answer.result.plans and answer.proof.complete and answer.result.settled:
+    answer = PlanAnswer(problem, known[0].known, known[0].spaces) if known else _planned(problem, display)
+    if answer.searched.plans and answer.proof.complete and answer.searched.settled:
         _ANSWERS[:] = [answer, *(each for each in _ANSWERS if each not in known)][:_REMEMBERED]
     return answer
+
+
+def _planned(problem: Problem, display: SearchDisplay | None) -> PlanAnswer:
+    if display is not None:
+        return PlanAnswer(problem, recommended(problem, display))
+    _SPACES[:] = [spaces := Spaces()]
+    return PlanAnswer(problem, solve(problem, spaces=spaces), ref(spaces))
 
 
 def judged(problem: Problem, strategy: Strategy | None, decisions: Mapping[str, object]) -> JudgedPlan:

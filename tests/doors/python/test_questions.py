@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 import cpsolver as apss
-from cpsolver.doors.python import calls
-from cpsolver.explanation.account import SILENT, SearchDisplay
-from cpsolver.explanation.recommendation import recommended
+from cpsolver.doors.python import answers, calls
+from cpsolver.explanation.account import SILENT, SearchDisplay, solve
+from cpsolver.explanation.recommendation import recommend
 from cpsolver.problem.problem import Problem
 from cpsolver.search.result import Result
+from cpsolver.search.space import Spaces
 from tests.support.command import in_tmp, run, write
 
 __all__ = ["in_tmp"]
@@ -49,23 +50,54 @@ def test_an_answer_is_that_of_the_spec_and_of_the_command(answer: apss.PlanAnswe
 def test_a_question_is_searched_once_and_others_are_not_taken_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     searched: list[Problem] = []
 
-    def counted(problem: Problem, display: SearchDisplay) -> Result:
+    def counted(problem: Problem, display: SearchDisplay = SILENT, spaces: Spaces | None = None) -> Result:
         searched.append(problem)
-        return recommended(problem, display)
+        return solve(problem, display, spaces)
 
     monkeypatch.setattr(calls, "_ANSWERS", [])
-    monkeypatch.setattr(calls, "recommended", counted)
+    monkeypatch.setattr(calls, "solve", counted)
     first = apss.plan("llama2-7b", **ASKED, **PINNED)
     first.to_dict()["plans"].clear()
     again = apss.plan("llama2-7b", **ASKED, **PINNED)
     assert again.result is first.result
     assert again.to_dict()["plans"]
-    assert apss.plan("llama2-7b", **{**ASKED, "batch": 32}, **PINNED).result != first.result
-    assert apss.plan("llama2-7b", **ASKED, **PINNED, risk=1).result is not first.result
-    assert (
-        apss.plan("llama2-7b", **ASKED, **PINNED, display=SILENT).result is not first.result
-    )  # whoever watches sees a search
-    assert len(searched) == 4
+    assert apss.plan("llama2-7b", **{**ASKED, "batch": 32}, **PINNED).searched != first.searched
+    assert apss.plan("llama2-7b", **ASKED, **PINNED, risk=1).searched is not first.searched
+    assert len(searched) == 3
+    watched = apss.plan("llama2-7b", **ASKED, **PINNED, display=SILENT)  # whoever watches sees a search
+    assert watched.searched is not first.searched
+    assert watched.searched.recommendation == first.result.recommendation
+
+
+def test_what_to_run_is_looked_for_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[Result] = []
+
+    def counted(problem: Problem, result: Result, spaces: Spaces | None = None) -> Result:
+        looked.append(result)
+        return recommend(problem, result, spaces)
+
+    monkeypatch.setattr(calls, "_ANSWERS", [])
+    monkeypatch.setattr(answers, "recommend", counted)
+    answer = apss.plan("llama2-7b", **ASKED, **PINNED)
+    assert (answer.best.rank, answer.status, answer.proof.complete, answer.reasons) == (1, "optimal", True, ())
+    assert looked == []
+    assert answer.run_this in answer.plans
+    assert answer.best in answer.plans
+    assert looked == [answer.searched]
+    assert apss.plan("llama2-7b", **ASKED, **PINNED).run_this == answer.run_this
+    assert len(looked) == 1
+
+
+def test_a_recommendation_that_was_stopped_is_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "_ANSWERS", [])
+    whole = apss.plan("llama2-7b", **ASKED, **PINNED)
+    unsettled = replace(recommend(whole.problem, whole.searched), settled=False)
+    with monkeypatch.context() as stopped:
+        stopped.setattr(answers, "recommend", lambda *_: unsettled)
+        assert not apss.plan("llama2-7b", **ASKED, **PINNED).result.settled
+    again = apss.plan("llama2-7b", **ASKED, **PINNED)
+    assert again.searched is whole.searched
+    assert again.result == whole.result
 
 
 @pytest.mark.parametrize("lacking", ["settled", "complete", "plans"])
@@ -77,9 +109,9 @@ def test_an_answer_that_lacks_something_is_looked_for_again(lacking: str, monkey
         "plans": {"plans": (), "recommendation": None},
     }
     monkeypatch.setattr(calls, "_ANSWERS", [])
-    monkeypatch.setattr(calls, "recommended", lambda *_: replace(whole, **changes[lacking]))
+    monkeypatch.setattr(calls, "solve", lambda *_, **__: replace(whole, **changes[lacking]))
     first = apss.plan("llama2-7b", **ASKED, **PINNED)
-    assert apss.plan("llama2-7b", **ASKED, **PINNED).result is not first.result
+    assert apss.plan("llama2-7b", **ASKED, **PINNED).searched is not first.searched
 
 
 def test_the_best_plan_has_its_figures(answer: apss.PlanAnswer) -> None:
