@@ -86,6 +86,16 @@ def end_comm(problem: Problem, chip: Chip, shard: Shard) -> Floats:
     return tensor_parallel_seconds(problem, chip, shard, _hidden_bytes(problem, shard), shard.tp)
 
 
+def collecting_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:
+    """Bringing the input of a recomputed layer together that tensor-parallel ranks share out while it waits, and that
+    every one of them works on: (n,)."""
+    if not problem.spec.training.distribute_saved_activations:
+        return np.zeros(len(shard.tp))
+    payload = problem.model.residual_streams * _hidden_bytes(problem, shard)
+    seconds = collective_seconds(problem, chip, "all_gather", payload, shard.tp, np.ones_like(shard.tp))
+    return np.where(shard.sequence_parallel, 0.0, seconds)
+
+
 def _hidden_bytes(problem: Problem, shard: Shard) -> Floats:
     return shard.tokens(problem.sequence) * problem.model.hidden * problem.element_bytes
 

@@ -119,7 +119,8 @@ def layer_bytes(problem: Problem, shard: Shard, kind: LayerKind) -> LayerBytes:
         full=reduce(add, (count * of.full for count, of in each)),
         freed=reduce(add, (count * of.freed for count, of in each)),
         checkpoint=each[0][1].checkpoint,
-        buffer=np.max([of.buffer for _, of in each], axis=0) + each[0][1].checkpoint,
+        buffer=np.max([of.buffer for _, of in each], axis=0)
+        + _input_bytes(problem) * shard.tokens(problem.sequence) / shard.sequence_split,
     )
 
 
@@ -166,9 +167,19 @@ def _block_bytes(problem: Problem, shard: Shard, kind: LayerKind) -> LayerBytes:
         full=rest + core,
         # A flash kernel keeps no scores: recomputing attention's core saves its statistics at most.
         freed=freed_bytes(problem, shard, kind, core, fed_bytes),
-        checkpoint=problem.element_bytes * model.residual_streams * model.hidden * own,
+        checkpoint=_input_bytes(problem) * tokens / _checkpoint_split(problem, shard),
         buffer=gradients + gathered + weights + results + pairs + _exchanged_bytes(problem, shard, kind),
     )
+
+
+def _input_bytes(problem: Problem) -> float:
+    """A token's share of what goes into a layer."""
+    return problem.element_bytes * problem.model.residual_streams * problem.model.hidden
+
+
+def _checkpoint_split(problem: Problem, shard: Shard) -> Ints:
+    """Over how many tensor-parallel ranks the input of a recomputed layer is split where it waits."""
+    return shard.tp if problem.spec.training.distribute_saved_activations else shard.sequence_split
 
 
 def _mixer_elements(problem: Problem, shard: Shard, kind: LayerKind) -> Floats:

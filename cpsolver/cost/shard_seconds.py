@@ -66,12 +66,13 @@ def shard_columns(problem: Problem, chip: Chip, shard: Shard) -> Columns:
     backward of a layer compute themselves (`own_forward`, `own_backward`)."""
     layers, images = Layers.of(problem, chip, shard), _encoder_seconds(problem, chip, shard)
     tensor, end_tensor = layers.tensor, comm.end_comm(problem, chip, shard)
-    mean_tensor = mean_of_kinds(problem.model, tensor)
+    mean_tensor, collected = mean_of_kinds(problem.model, tensor), comm.collecting_seconds(problem, chip, shard)
     return {
         **pass_columns(problem, chip, shard, layers, images),
         "layer_tp": mean_tensor,
         "kind_layer_tp": tensor - mean_tensor,
-        "recompute": mean_of_kinds(problem.model, layers.forward - layers.again),
+        "recompute": mean_of_kinds(problem.model, layers.forward - layers.again) + collected,
+        "collected": collected,
         "modules": mean_of_kinds(problem.model, layers.modules(problem, chip, shard)),
         "end_tp": end_tensor,
         "encoder_tp": images.tensor,

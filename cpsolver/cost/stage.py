@@ -185,10 +185,15 @@ class Pipelines:
         return np.asarray(self.at_ends(np.where(self._v_shaped, head - embedding, 0.0), 0.0))
 
     @cached_property
+    def forward(self) -> Floats:
+        """The forward pass of a layer."""
+        return self.at(self.tables.time.recompute - self.tables.time.collected)
+
+    @cached_property
     def weight_gradients(self) -> Floats:
         """W of a layer, where backward is split (split_backward.py); none of frozen ones."""
         layer = self.at(self.tables.time.layer)
-        share = weight_share(self.at(self.tables.time.recompute) / layer)
+        share = weight_share(self.forward / layer)
         return layer * share * (self.tables.problem.lora is None)
 
     @cached_property
@@ -300,7 +305,7 @@ class Pipelines:
         them too.
         """
         time, ends = self.tables.time, self.at_ends(0.5, 0.5)
-        forward = layers * self.at(time.recompute)
+        forward = layers * self.forward
         backward = np.maximum(0.0, layers * self.at(time.layer) - forward + recompute_s)
         gather = layers * self.at(time.gather) + ends * self.at(time.gather_ends)
         scatter = layers * self.at(time.scatter) + ends * self.at(time.scatter_ends)
@@ -339,8 +344,7 @@ def stage_seconds(
     time, layer = stages.tables.time, stages.at(stages.tables.time.layer)
     tensor = layers * stages.at(time.layer_tp) + _beyond_mean(stages, time.kind_layer_tp, kinds) + stages.ends_tensor
     beyond = _beyond_mean(stages, time.kind_layer, kinds)
-    forward = stages.at(time.recompute)
-    recompute = recomputed * forward + (layers + stages.slots) * modules_s
+    recompute = recomputed * stages.at(time.recompute) + (layers + stages.slots) * modules_s
     return StageSeconds(
         compute=layers * layer + beyond + stages.ends - tensor + stages.host,
         tensor_parallel=tensor,
@@ -351,7 +355,7 @@ def stage_seconds(
         optimizer=stages.optimizer(layers),
         # A recomputed layer runs its forward again. What a kind of layer takes beyond the mean layer splits as the mean
         # layer does.
-        forward=(layers + beyond / layer) * forward + stages.forward_ends,
+        forward=(layers + beyond / layer) * stages.forward + stages.forward_ends,
         weight_gradients=(layers + beyond / layer) * stages.weight_gradients + stages.weight_ends,
         later=stages.ends_later + _beyond_mean(stages, time.kind_layer, kinds_later),
     )

@@ -53,6 +53,7 @@ Switch = Literal[
     "offload_layers",
     "recompute_activation_function",
     "recompute_mla_up_proj",
+    "distribute_saved_activations",
     "moe_zero_memory",
     "triangle_attention",
     "fused_gate_up",

@@ -209,6 +209,10 @@ class Training(Part):
         default=False,
         description="latent attention's queries, keys and values are made again from their low ranks (MindSpeed)",
     )
+    distribute_saved_activations: StrictBool = Field(
+        default=False,
+        description="what recomputed layers keep is shared out over tensor-parallel ranks that all hold it (Megatron)",
+    )
     moe_zero_memory: ZeroMemory | None = Field(
         default=None,
         description="experts' inputs and activations are made again: level0, level1 (MindSpeed's flag); null: kept",

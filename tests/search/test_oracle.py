@@ -140,6 +140,17 @@ def test_projections_made_again_agree_with_brute_force(bend: bool, count: int) -
     assert sum(bool(best) for _, best in problems) >= count // 8
 
 
+def with_shared_checkpoints(seed: int) -> Problem:
+    """A random problem whose tensor-parallel ranks share out what recomputed layers keep."""
+    return with_host(random_problem(seed), distribute_saved_activations=True)
+
+
+@pytest.mark.parametrize(("bend", "count"), [full(True, 6), night(False, 16), night(True, 16)])
+def test_shared_checkpoints_agree_with_brute_force(bend: bool, count: int) -> None:
+    problems = compared(with_shared_checkpoints, seeds(17000 + 1000 * bend, count), None, bend)
+    assert sum(bool(best) for _, best in problems) >= count // 4
+
+
 def with_little_kept(seed: int) -> Problem:
     """A random problem whose experts make their inputs and activations again, one in two of them more than that."""
     return with_host(random_problem(seed), moe_zero_memory=f"level{seed % 2}")

@@ -107,6 +107,7 @@ _UNUSED: dict[str, Any] = {
     "model.recompute_method": None,
     "model.recompute_num_layers": None,
     "model.recompute_modules": None,
+    "model.distribute_saved_activations": False,
     "model.overlap_moe_expert_parallel_comm": False,
     "model.fine_grained_activation_offloading": False,
     "model.cpu_offloading": False,
@@ -127,7 +128,7 @@ def megatron_bridge(problem: Problem, s: Strategy) -> Launch:
     """Megatron-Bridge of 2026-08; raises CannotExpress."""
     check_switches(problem.spec.training, DIALECT.name, DIALECT.switches)
     refuse([*_unknown_here(problem), *bridge_vision.unknown(problem, s)])
-    flags = [*shared_flags(problem, s, DIALECT), *recompute_flags(s), *layer_flags(problem, s, DIALECT)]
+    flags = [*shared_flags(problem, s, DIALECT), *recompute_flags(problem, s), *layer_flags(problem, s, DIALECT)]
     values = {**_UNUSED, **dict(fields(flags)), **dict(_own(problem, s)), **dict(_adapters(problem))}
     if problem.encoder is not None:
         values = _beside_encoder(problem, s, values)

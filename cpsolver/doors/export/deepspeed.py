@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cpsolver.doors.export.launch import Launch, refuse
+from cpsolver.doors.export.parallel_args import shares_checkpoints
 from cpsolver.doors.export.shared import hostfile, hosts, mixture_note, unset_switches
 from cpsolver.inputs.language import say
 from cpsolver.plans.strategy import Strategy
@@ -19,6 +20,8 @@ from cpsolver.problem.problem import Problem
 CONFIG = "ds_config.json"
 _OPTIMIZERS = {"adam": "AdamW", "lion": "Lion"}
 """The spec's optimizers that DeepSpeed has, by its own names."""
+_SAID = ("optimizer", "optimizer_offload", "distribute_saved_activations", "expandable_segments")
+"""Switches of the spec that its file says."""
 _TYPE = {2: {"bf16": "bf16", "fp16": "fp16"}, 4: {"bf16": "fp32", "fp16": "fp32"}}
 """DeepSpeed's name for a type of so many bytes, by precision."""
 
@@ -44,7 +47,7 @@ deepspeed --hostfile hostfile "${{TRAIN:-train.py}}" --deepspeed --deepspeed_con
 def refused(problem: Problem, s: Strategy) -> Iterator[str]:
     """Settings of the spec that DeepSpeed's JSON does not say; what of the plan it does not, the facts refuse."""
     training = problem.spec.training
-    yield from unset_switches(problem, "DeepSpeed", ("optimizer", "optimizer_offload", "expandable_segments"))
+    yield from unset_switches(problem, "DeepSpeed", _SAID)
     if training.precision not in ("bf16", "fp16"):
         yield say(
             "DeepSpeed's JSON has no {precision}: training.precision may be bf16 or fp16", precision=training.precision
@@ -85,7 +88,7 @@ def ds_config(problem: Problem, s: Strategy) -> dict[str, Any]:
     interval = s.recompute_layers[0] if s.recompute[0] == "uniform" else 0
     if interval:
         config["activation_checkpointing"] = {
-            "partition_activations": False,
+            "partition_activations": shares_checkpoints(problem, s),
             "cpu_checkpointing": False,
             "number_checkpoints": -(-s.layers[0] // interval),
         }

@@ -37,7 +37,7 @@ class Dialect:
     output_gate: bool = True
     shared_gate: bool = True
     activation_offload: bool = True
-    switches: tuple[str, ...] = ("offload_layers", "cuda_graph", "moe_dispatcher")
+    switches: tuple[str, ...] = ("offload_layers", "cuda_graph", "moe_dispatcher", "distribute_saved_activations")
     expert_bias: bool = True
     lion: bool = False
     matrices: bool = False
@@ -56,7 +56,7 @@ CORE_0_13 = replace(
     output_gate=False,
     shared_gate=False,
     activation_offload=False,
-    switches=(),
+    switches=("distribute_saved_activations",),
     expert_bias=False,
     matrices=False,
 )
@@ -71,7 +71,7 @@ CORE_0_15 = replace(
     MEGATRON_LM,
     name="loongforge",
     source="core_v0.15.0",
-    switches=("moe_dispatcher",),
+    switches=("moe_dispatcher", "distribute_saved_activations"),
     output_gate=False,
     shared_gate=False,
     activation_offload=False,

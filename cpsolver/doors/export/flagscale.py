@@ -17,7 +17,14 @@ from cpsolver.doors.export.dialect import CORE_0_15, Flag
 from cpsolver.doors.export.launch import CannotExpress, Launch, refuse
 from cpsolver.doors.export.megatron import environment_of, shared_flags
 from cpsolver.doors.export.model_args import PADDING, expert_flags, model_flags, model_notes
-from cpsolver.doors.export.parallel_args import batch_flags, is_plain, layer_flags, recompute_flags, recomputes_by_stage
+from cpsolver.doors.export.parallel_args import (
+    batch_flags,
+    is_plain,
+    layer_flags,
+    recompute_flags,
+    recomputes_by_stage,
+    shares_checkpoints,
+)
 from cpsolver.doors.export.shared import Host, hostfile, hosts, yaml_text
 from cpsolver.doors.export.training_args import activation_flags, check_switches, optimizer_flags, overlap_notes
 from cpsolver.inputs.language import say
@@ -58,7 +65,7 @@ def _hetero(s: Strategy) -> bool:
 def _refused(training: Training) -> Iterator[str]:
     """Settings of the spec that FlagScale has no flag for, all at once."""
     checks: tuple[Callable[[], object], ...] = (
-        lambda: check_switches(training, "FlagScale"),
+        lambda: check_switches(training, "FlagScale", ("distribute_saved_activations",)),
         lambda: tuple(optimizer_flags(training, FLAGSCALE)),
         lambda: tuple(activation_flags(training, FLAGSCALE)),
     )
@@ -115,7 +122,7 @@ def train_section(problem: Problem, s: Strategy) -> dict[str, Any]:
     system = settings(shared_flags(problem, s, FLAGSCALE))
     for name in model:
         del system[name]
-    system |= settings(recompute_flags(s)) if not recomputes_by_stage(s) else _recompute_by_stage(problem, s)
+    system |= settings(recompute_flags(problem, s)) if not recomputes_by_stage(s) else _recompute_by_stage(problem, s)
     if _hetero(s):
         system["hetero"] = _hetero_section(problem.model, s)
     else:
@@ -162,6 +169,7 @@ def _recompute_by_stage(problem: Problem, s: Strategy) -> dict[str, Any]:
         "recompute_granularity": "full",
         "recompute_method": "uniform",
         "recompute_num_layers": 1,
+        **({"distribute_saved_activations": True} if shares_checkpoints(problem, s) else {}),
         "recompute_granularity_per_stage_micro_batch": by_stage(int(kind != "none" and n > 0) for kind, n in stages),
         "recompute_method_per_stage_micro_batch": by_stage(_METHODS[kind] for kind, _ in stages),
         "recompute_num_layers_per_stage_micro_batch": by_stage(n if kind != "none" else 0 for kind, n in stages),

@@ -38,7 +38,7 @@ def loongforge(problem: Problem, s: Strategy) -> Launch:
     layers, notes = _layers(problem, s)
     in_the_file = set(model_args.indexer_flags(problem.model))
     shared = [flag for flag in shared_flags(problem, s, CORE_0_15) if flag not in in_the_file]
-    flags = [*shared, *stage_recompute(s), *layers]
+    flags = [*shared, *stage_recompute(problem, s), *layers]
     environment = environment_of(problem, s)
     here = f'  --config-file "${{CONFIG_FILE:-$(dirname "$0")/{MODEL}}}"'
     files = {
@@ -62,10 +62,10 @@ def _layers(problem: Problem, s: Strategy) -> tuple[list[Flag], tuple[str, ...]]
     return [("--custom-pipeline-layers", ",".join(map(str, s.layers)))], (note,)
 
 
-def stage_recompute(s: Strategy) -> Iterator[Flag]:
+def stage_recompute(problem: Problem, s: Strategy) -> Iterator[Flag]:
     """One number of recomputed layers for each stage, where they differ."""
     if not parallel_args.recomputes_by_stage(s):
-        yield from parallel_args.recompute_flags(s)
+        yield from parallel_args.recompute_flags(problem, s)
         return
     yield ("--recompute-granularity", "full")
     yield ("--recompute-method", "block")

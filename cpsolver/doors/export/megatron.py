@@ -23,7 +23,7 @@ def _launch(problem: Problem, s: Strategy, dialect: Dialect) -> Launch:
     training_args.check_switches(problem.spec.training, dialect.name, dialect.switches)
     flags = [
         *shared_flags(problem, s, dialect),
-        *parallel_args.recompute_flags(s),
+        *parallel_args.recompute_flags(problem, s),
         *parallel_args.layer_flags(problem, s, dialect),
     ]
     return assembled(problem, s, dialect, flags)

@@ -13,7 +13,7 @@ from cpsolver.doors.export import deepspeed, model_args
 from cpsolver.doors.export.dialect import CORE_0_12, Flag, flattened
 from cpsolver.doors.export.launch import Launch, refuse
 from cpsolver.doors.export.megatron import SCRIPT, environment_of
-from cpsolver.doors.export.parallel_args import batch_flags
+from cpsolver.doors.export.parallel_args import batch_flags, shares_checkpoints
 from cpsolver.doors.export.script import node_notes, nodes_file, train_script
 from cpsolver.doors.export.shared import unset_switches
 from cpsolver.inputs.language import later, say
@@ -51,7 +51,9 @@ def export(problem: Problem, s: Strategy) -> Launch:
 
 def _refused(problem: Problem) -> Iterator[str]:
     training = problem.spec.training
-    yield from unset_switches(problem, "Megatron-DeepSpeed", ("optimizer", "expandable_segments"))
+    yield from unset_switches(
+        problem, "Megatron-DeepSpeed", ("optimizer", "expandable_segments", "distribute_saved_activations")
+    )
     if training.precision not in ("bf16", "fp16"):
         yield say(
             "Megatron-DeepSpeed has no {precision}: training.precision may be bf16 or fp16",
@@ -77,6 +79,8 @@ def _flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
         yield ("--checkpoint-activations",)
         yield ("--checkpoint-num-layers", str(s.recompute_layers[0]))
         yield ("--deepspeed-activation-checkpointing",)
+        if shares_checkpoints(problem, s):
+            yield ("--partition-activations",)
     yield ("--deepspeed",)
     yield ("--deepspeed_config", deepspeed.CONFIG)
     yield ("--zero-stage", str(s.zero_stage))

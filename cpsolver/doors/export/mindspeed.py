@@ -20,7 +20,7 @@ from models_zoo import Architecture
 _CONTEXT = {"p2p": "megatron_cp_algo", "a2a": "ulysses_cp_algo", "a2a+p2p": "hybrid_cp_algo"}
 _CONTEXT["allgather"] = "kvallgather_cp_algo"
 _SWITCHES: tuple[str, ...] = ("reuse_fp32_parameters", "swap_optimizer", "recompute_activation_function")
-_SWITCHES += ("recompute_mla_up_proj", "moe_zero_memory")
+_SWITCHES += ("recompute_mla_up_proj", "moe_zero_memory", "distribute_saved_activations")
 _DATA: tuple[str, ...] = ("--train-iters 10", "--lr 1e-4", '--data-path "${DATA_PATH:?}"')
 _DATA += ("--tokenizer-type PretrainedFromHF", '--tokenizer-name-or-path "${TOKENIZER_PATH:?}"')
 _FINETUNES = "posttrain_gpt.py"
@@ -98,7 +98,7 @@ def _flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
     yield from _techniques(problem, s)
     yield from _zero_memory(problem, s)
     yield from _adapters(problem)
-    yield from parallel_args.recompute_flags(s)
+    yield from parallel_args.recompute_flags(problem, s)
     yield from _layers(problem, s)
 
 

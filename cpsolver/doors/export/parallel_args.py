@@ -75,7 +75,7 @@ def _chunk_flags(s: Strategy, by_layers: bool) -> Iterator[Flag]:
         yield ("--num-virtual-stages-per-pipeline-rank", str(s.vpp))
 
 
-def recompute_flags(s: Strategy) -> Iterator[Flag]:
+def recompute_flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
     """One choice of recomputation for all stages: Megatron-LM counts one number of layers in every chunk."""
     kind = s.recompute[0]
     if kind == "selective":
@@ -85,6 +85,15 @@ def recompute_flags(s: Strategy) -> Iterator[Flag]:
         yield ("--recompute-granularity", "full")
         yield ("--recompute-method", kind)
         yield ("--recompute-num-layers", str(s.recompute_layers[0]))
+        if shares_checkpoints(problem, s):
+            yield ("--distribute-saved-activations",)
+
+
+def shares_checkpoints(problem: Problem, s: Strategy) -> bool:
+    """Inputs of recomputed layers are shared out: Megatron-LM asserts tensor parallelism, and none of sequences."""
+    whole = any(kind in ("block", "uniform") for kind in s.recompute)
+    wanted = problem.spec.training.distribute_saved_activations
+    return wanted and whole and max(mesh.tp for mesh, _ in s.meshes) > 1 and not s.sequence_parallel
 
 
 def recomputes_by_stage(s: Strategy) -> bool:

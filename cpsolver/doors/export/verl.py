@@ -59,7 +59,7 @@ def _flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
     yield from parallel_args.batch_flags(problem, s)
     yield from training_args.kernel_flags(problem, s)
     yield from training_args.optimizer_flags(problem.spec.training, DIALECT)
-    yield from parallel_args.recompute_flags(s)
+    yield from parallel_args.recompute_flags(problem, s)
     yield from parallel_args.layer_flags(problem, s, DIALECT)
 
 

@@ -103,8 +103,12 @@ def _states(fields: Fields) -> list[str]:
     if fields.flag("checkpoint_activations"):
         tokens += ["--recompute-granularity", "full", "--recompute-method", "uniform"]
         tokens += as_tokens("recompute-num-layers", fields.number("checkpoint_num_layers", 1))
+        # megatron/initialize.py gives both to DeepSpeed's checkpointing.
+        tokens += ["--distribute-saved-activations"] * fields.flag("partition_activations")
+        tokens += ["--checkpoint-in-cpu"] * fields.flag("checkpoint_in_cpu")
     else:
-        fields.has("checkpoint_num_layers")
+        for name in ("checkpoint_num_layers", "partition_activations", "checkpoint_in_cpu"):
+            fields.has(name)
     dropout = [(f"{part}-dropout", fields.real(f"{part}_dropout", 0.0)) for part in ("attention", "hidden")]
     return [*tokens, *(token for name, value in dropout for token in as_tokens(name, value))]
 

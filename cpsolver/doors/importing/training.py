@@ -20,6 +20,10 @@ _SWAPPED_CORE = {"input_layernorm": "attn_norm", "self_attention": "attention", 
 """The same of Megatron-Core's layers, of which the default has attention alone (docs/zh/features/swap_attention.md)."""
 _RECIPES = {"delayed": "delayed", "tensorwise": "current", "blockwise": "blockwise", "mxfp8": "mx"}
 """Megatron-LM's --fp8-recipe by the names of the spec."""
+_SHARED_CHECKPOINTS = ("distribute-saved-activations", "distribute-checkpointed-activations")
+"""Megatron-LM's flag by its names, up to 2.6 the latter."""
+_PARTITIONED = ("deepspeed", "deepspeed-activation-checkpointing", "partition-activations")
+"""The same in Megatron-DeepSpeed, whose megatron/initialize.py asks for all of them (bigscience-workshop 8387ae1)."""
 _LORA_RANK = 16
 """Of --lora-r, which MindSpeed-LLM c77308a1 has as its default (features_manager/finetune/lora.py)."""
 _ADAM = ("adam", "adamw", "fusedadamw")
@@ -47,6 +51,8 @@ def training_fields(arguments: Arguments, sequence: int | None, batch: int | Non
         fields["triangle_attention"] = True
     if arguments.has("recompute-mla-up-proj") and arguments.text("schedules-method") != "dualpipev":
         fields["recompute_mla_up_proj"] = True
+    if any(arguments.has(name) for name in _SHARED_CHECKPOINTS) or all(arguments.has(name) for name in _PARTITIONED):
+        fields["distribute_saved_activations"] = True
     fields |= _narrow(arguments, precision)
     if "DDP-impl" in arguments.given and not arguments.has("mlp-layer-fusion"):
         fields["fused_gate_up"] = False  # AscendSpeed: two GEMMs

@@ -364,7 +364,7 @@ class Coefficients:
         """F and W of a layer's place, and of a stage with no places, where backward is split: (n, pp); as `stages`."""
         stages = Pipelines(self.tables, row, chips)
         of: dict[PassKind, tuple[Floats, Floats]] = {
-            "forward": (stages.at(self.time.recompute), stages.forward_ends),
+            "forward": (stages.forward, stages.forward_ends),
             "weight": (stages.weight_gradients, stages.weight_ends),
         }
         return {name: (layer, ends - stages.slots * layer) for name, (layer, ends) in of.items()}

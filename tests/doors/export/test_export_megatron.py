@@ -346,3 +346,22 @@ def test_schedules_that_no_megatron_has() -> None:
     assert "microbatches of one size" in refusal(
         "megatron-lm", replace(strategy, schedule="1f1b", micro_batches=(1, 3))
     )
+
+
+@pytest.mark.parametrize(
+    ("plan", "written"),
+    [
+        (strategy_of("x:2,2", tp=2, flags="fz", recompute="block", amount=1), True),
+        (strategy_of("x:2,2", tp=2, flags="fz", recompute="uniform", amount=1), True),
+        (strategy_of("x:2,2", tp=2, flags="sfz", recompute="block", amount=1), False),
+        (strategy_of("x:2,2", dp=2, flags="fz", recompute="block", amount=1), False),
+        (strategy_of("x:2,2", tp=2, flags="fz"), False),
+    ],
+)
+def test_checkpoints_are_shared_out_where_megatron_takes_the_flag(plan: Strategy, written: bool) -> None:
+    """It asserts tensor parallelism and whole layers recomputed, and refuses sequence parallelism beside."""
+    problem = problem_of(model=model_spec(layers=4), training={"distribute_saved_activations": True})
+    assert ("--distribute-saved-activations" in exporter("megatron-lm")(problem, plan).arguments) == written
+    assert ("--distribute-saved-activations" in exporter("mindspeed-llm")(problem, plan).arguments) == written
+    fields = exporter("megatron-bridge")(problem, plan).files["plan.py"]
+    assert f"'model.distribute_saved_activations': {written}" in fields

@@ -146,6 +146,15 @@ def test_gpt_neox_20b_is_the_model_and_the_plan_that_its_paper_has(tmp_path: Pat
     assert found.unused == ()
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_neox_shares_out_what_recomputed_layers_keep(tmp_path: Path, whole: bool) -> None:
+    """It says so of layers that it recomputes alone, and that their inputs wait on the host."""
+    more = f'"partition_activations": true, "checkpoint_in_cpu": true, "checkpoint_activations": {str(whole).lower()}'
+    found = read(tmp_path, NEOX_20B.replace('"checkpoint_activations": true', more), num_gpus=96, vocab_size=50432)
+    assert found.spec["training"].get("distribute_saved_activations", False) == whole
+    assert any("checkpoints wait on the host" in note for note in found.notes) == whole
+
+
 def test_the_width_of_a_gate_is_that_of_neox(tmp_path: Path) -> None:
     """LLaMA 7B: 32,768 given, two thirds of it in two halves, in whole 256s: 11,008."""
     text = NEOX_20B.replace(
