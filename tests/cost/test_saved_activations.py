@@ -9,6 +9,7 @@ from cpsolver.cost.collectives import collective_seconds
 from cpsolver.cost.shard import Candidates
 from cpsolver.cost.tables import memory_table, time_table
 from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.plans.strategy import RecomputeKind
 from cpsolver.problem.problem import Problem
 from tests.support.problems import ideal, strategy_of
 
@@ -37,7 +38,8 @@ def test_inputs_of_recomputed_layers_wait_in_shares(tp: int, flags: str, shares:
 def test_only_stages_that_recompute_pay_for_collecting_inputs() -> None:
     """A layer's forward, and W of a split backward, are as without."""
     whole, shared = (of(on) for on in (False, True))
-    for kind, amount in (("none", 0), ("block", 2)):
+    choices: list[tuple[RecomputeKind, int]] = [("none", 0), ("block", 2)]
+    for kind, amount in choices:
         plan = strategy_of("x:4", tp=2, dp=2, flags="fz", recompute=kind, amount=amount)
         before, after = (evaluate(problem, plan) for problem in (whole, shared))
         more = after.breakdown_s["recompute"] - before.breakdown_s["recompute"]
