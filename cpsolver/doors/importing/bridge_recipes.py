@@ -56,7 +56,7 @@ _ELSE = (*_MODULES, "position_embedding_type", "kv_channels", "hidden_dropout", 
 """Others of the model that are read, or that change nothing of one that has a name."""
 _PRECISION = (
     *("fp16", "fp8", "fp8_recipe", "fp4", "fp4_param_gather", "fp8_param_gather", "fp8_param"),
-    "grad_reduce_in_fp32",
+    *("grad_reduce_in_fp32", "fp8_dot_product_attention"),
 )
 _AT_ENDS = ("first_last_layers_bf16", "num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16")
 """Whether layers at the ends are left out of 8 or 4 bits, and how many."""
@@ -244,6 +244,8 @@ def _reading(name: str, recipe: str, config: Configured) -> Reading:
     training: dict[str, Any] = {"lora": adapters} if adapters else {}
     if "expandable_segments:True" in str(_part(config, "env_vars").get("PYTORCH_CUDA_ALLOC_CONF", "")):
         training["expandable_segments"] = True
+    if _narrow(fields) and fields.data.get("mixed_precision.fp8_dot_product_attention") is True:
+        training["fp8_attention"] = True
     return Reading(
         later("recipe of Megatron-Bridge"),
         tuple(tokens),
@@ -286,6 +288,9 @@ def _leave_out(fields: Fields, experts: bool) -> None:
     left_out = [] if fields.data.get("fine_grained_activation_offloading") else ["offload_modules"]
     left_out += [] if fields.data.get("cpu_offloading") else ["cpu_offloading_num_layers"]
     left_out += [] if fields.data.get("moe_token_dispatcher_type") == "flex" else ["moe_flex_dispatcher_backend"]
+    # None stands for Megatron-Core's own choice; an empty list has nothing recomputed (transformer_config.py).
+    none = fields.data.get("recompute_granularity") == "selective" and fields.data.get("recompute_modules") == []
+    left_out += ["recompute_granularity"] if none else []
     left_out += [] if experts else [key for key in fields.data if key.startswith("moe_")]
     for key in left_out:
         fields.data.pop(key, None)
@@ -356,10 +361,14 @@ def _in_16_bits(fields: Fields) -> Iterator[str]:
     """A note where more layers than one at either end, the usual ones, are left out of 8 or 4 bits."""
     on, *counts = (fields.data.get(f"mixed_precision.{name}") for name in _AT_ENDS)
     left_out = sum(count for count in counts if isinstance(count, int))
-    narrow = any(fields.data.get(f"mixed_precision.{name}") for name in ("fp8", "fp4"))
-    if on is True and narrow and left_out > 2:
+    if on is True and _narrow(fields) and left_out > 2:
         told = later("{count} layers at the ends stay in 16 bits: time is predicted too short")
         yield say(told, count=left_out)
+
+
+def _narrow(fields: Fields) -> bool:
+    """Products of layers are in 8 or 4 bits."""
+    return any(isinstance(fields.data.get(f"mixed_precision.{name}"), str) for name in ("fp8", "fp4"))
 
 
 def _shares(fields: Fields) -> Iterator[str]:

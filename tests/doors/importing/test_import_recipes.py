@@ -12,6 +12,7 @@ from cpsolver.doors.importing.recipe_text import Recipes
 from cpsolver.doors.importing.recipe_values import UNCLEAR, Configured
 from cpsolver.doors.importing.scope import OutOfScopeError
 from cpsolver.inputs.errors import InputError
+from cpsolver.plans.strategy import CORE
 from tests.support.command import in_tmp, run  # noqa: F401
 
 HELPERS = """
@@ -406,3 +407,25 @@ cfg.mixed_precision.num_layers_at_end_in_bf16 = {at_end}"""
     assert found.spec["training"]["precision"] == "fp8"
     notes = [note for note in found.notes if "stay in 16 bits" in note]
     assert notes == (["15 layers at the ends stay in 16 bits: time is predicted too short"] if told else [])
+
+
+@pytest.mark.parametrize(
+    ("modules", "recomputed"),
+    [("None", CORE), ("[]", ()), ('["layernorm", "mlp"]', ("layernorm", "mlp"))],
+)
+def test_an_empty_list_of_modules_has_nothing_recomputed(
+    modules: str, recomputed: tuple[str, ...], bridge: Path
+) -> None:
+    """None alone stands for Megatron-Core's own choice (transformer_config.py)."""
+    body = f'cfg.model.recompute_granularity = "selective"\ncfg.model.recompute_modules = {modules}'
+    found = read(bridge, recipe(body)).strategy
+    assert found is not None
+    assert found.recompute == ("selective" if recomputed else "none",) * 2
+    assert found.recompute_modules == (recomputed,) * 2
+
+
+@pytest.mark.parametrize(("fp8", "expected"), [(', fp8="hybrid", fp8_recipe="mxfp8"', True), ("", None)])
+def test_attention_in_8_bits_is_read_where_layers_are(fp8: str, expected: bool | None, bridge: Path) -> None:
+    body = f"cfg.mixed_precision = MixedPrecisionConfig(bf16=True{fp8})\n"
+    body += "cfg.mixed_precision.fp8_dot_product_attention = True"
+    assert read(bridge, recipe(body), chip="b200").spec["training"].get("fp8_attention") == expected
