@@ -175,7 +175,7 @@ class PlanAnswer:
 
     `searched` is the search's own answer. What to run is looked for when something is first asked for that tells it:
     `best`, `status`, `proof` and `reasons` do not. As the last line of a notebook's cell it is shown as a table with
-    pictures. `spaces`: those of the search, as long as somebody has them.
+    pictures. `spaces` gives those of the search, or None where nobody has them any more.
     """
 
     problem: Problem

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from os import PathLike
 from weakref import ref
 
@@ -21,7 +22,7 @@ _REMEMBERED = 8
 _ANSWERS: list[PlanAnswer] = []
 """Those given last, the latest first."""
 _SPACES: list[Spaces] = []
-"""Those of the last search, of which a recommendation goes on; those of all answers would be too much memory."""
+"""Those of the last search, with which its recommendation goes on; those of all answers would be too much memory."""
 
 
 def plan(
@@ -82,7 +83,16 @@ def _planned(problem: Problem, display: SearchDisplay | None) -> PlanAnswer:
     if display is not None:
         return PlanAnswer(problem, recommended(problem, display))
     _SPACES[:] = [spaces := Spaces()]
-    return PlanAnswer(problem, solve(problem, spaces=spaces), ref(spaces))
+    return PlanAnswer(problem, solve(problem, spaces=spaces), partial(_taken, ref(spaces)))
+
+
+def _taken(of_search: Callable[[], Spaces | None]) -> Spaces | None:
+    """The spaces of a search for its recommendation, if it was the last one, and once: then they are of others."""
+    spaces = of_search()
+    if spaces is None or spaces not in _SPACES:
+        return None
+    _SPACES.remove(spaces)
+    return spaces
 
 
 def judged(problem: Problem, strategy: Strategy | None, decisions: Mapping[str, object]) -> JudgedPlan:

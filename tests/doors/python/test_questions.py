@@ -88,6 +88,21 @@ def test_what_to_run_is_looked_for_when_it_is_asked_for(monkeypatch: pytest.Monk
     assert len(looked) == 1
 
 
+def test_the_spaces_of_a_search_are_gone_on_with_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recommendation narrows them: what is known of them then need not hold for another."""
+    monkeypatch.setattr(calls, "_ANSWERS", [])
+    first, again = (apss.plan("llama2-7b", **ASKED, **PINNED) for _ in range(2))
+    spaces = first.spaces()
+    assert spaces is not None
+    assert again.spaces() is None
+    told = [recommend(each.problem, each.searched, own) for each, own in ((first, spaces), (again, None))]
+    assert told[0] == told[1]
+    apss.plan("llama2-7b", **{**ASKED, "batch": 32}, **PINNED)
+    other = apss.plan("llama2-7b", **{**ASKED, "batch": 64}, **PINNED)
+    apss.plan("llama2-7b", **{**ASKED, "batch": 8}, **PINNED)
+    assert other.spaces() is None  # those of the last search alone
+
+
 def test_a_recommendation_that_was_stopped_is_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "_ANSWERS", [])
     whole = apss.plan("llama2-7b", **ASKED, **PINNED)
