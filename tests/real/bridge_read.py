@@ -23,6 +23,7 @@ READ = {
         *("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size", "sequence_parallel"),
         *("virtual_pipeline_model_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size"),
         *("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules", "cp_comm_type"),
+        "distribute_saved_activations",
         *("hierarchical_context_parallel_sizes", "num_layers", "hidden_size", "num_moe_experts", "vocab_size"),
         *("seq_length", "mtp_num_layers", "add_bias_linear", "share_embeddings_and_output_weights", "bf16", "fp16"),
         *("microbatch_group_size_per_vp_stage", "overlap_moe_expert_parallel_comm", "fp8", "fp8_recipe", "fp4"),

@@ -59,6 +59,7 @@ LAYOUT = ("megatron-lm", "megatron-core-0.13")
 NEW = ("megatron-lm",)
 EVEN_70B = "x:" + ",".join(["20"] * 4)
 _BLOCK: dict[str, Any] = {"recompute": "block", "amount": 3}
+_SHARED = {"distribute_saved_activations": True}
 
 _HIDDEN = {"routing_overlap": 0.5, "copies_once_per_node": 1, "tensor_overlap": 0.5}
 _SHOWN = dict.fromkeys(("gradient_overlap", "parameter_overlap", "pipeline_overlap_interleaved"), 0.0)
@@ -205,6 +206,7 @@ CASES = (
         )
     ),
     _case("fp16", "llama2-7b", "x:32", tp=2, dp=4, training={"precision": "fp16", "dropout": True}),
+    _case("checkpoints in shares", "llama2-7b", "x:32", flags="fz", tp=2, dp=4, training=_SHARED, **_BLOCK),
 )
 
 

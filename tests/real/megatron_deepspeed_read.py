@@ -26,6 +26,7 @@ READ = (
         "glu_activation",
         "checkpoint_activations",
         "checkpoint_num_layers",
+        "partition_activations",
         "zero_stage",
         "deepspeed",
     ),

@@ -37,6 +37,7 @@ READ = (
     *("sequence_parallel", "micro_batch_size", "global_batch_size", "use_distributed_optimizer", "num_layers"),
     *("cp_comm_type", "hierarchical_context_parallel_sizes", "recompute_granularity", "recompute_method"),
     *("recompute_num_layers", "recompute_modules", "overlap_grad_reduce", "overlap_param_gather", "num_experts"),
+    "distribute_saved_activations",
     *("data_parallel_sharding_strategy", "num_distributed_optimizer_instances", "moe_layer_freq", "overlap_p2p_comm"),
     *("hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels", "swiglu"),
     *("use_megatron_fsdp", "use_custom_fsdp", "multi_latent_attention", "mtp_num_layers", "seq_length", "bf16"),

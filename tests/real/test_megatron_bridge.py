@@ -88,6 +88,7 @@ def _model(case: Case) -> dict[str, Any]:
         "recompute_granularity": "full" if whole else None if kind == "none" else "selective",
         "recompute_method": kind if whole else None,
         "recompute_num_layers": s.recompute_layers[0] if whole else None,
+        "distribute_saved_activations": whole and case.training.get("distribute_saved_activations", False),
         "fp16": precision == "fp16",
         "bf16": precision != "fp16",
         "attention_backend": f"AttnBackend.{backend}",

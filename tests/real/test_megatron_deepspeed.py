@@ -46,10 +46,12 @@ class Case:
 
 
 ONE: dict[str, Any] = {"recompute": "uniform", "amount": 1}
+SHARED = {"distribute_saved_activations": True}
 SMALL = model_spec(bias_qkv=True, bias_attention_out=True, bias_mlp=True, tied_embeddings=True, norm="layernorm")
 CASES = {
     "BLOOM": Case("x:35,35", more={"tp": 4, "dp": 2}),
     "BLOOM, recomputed": Case("x:35,35", more={"tp": 4, "dp": 8, **ONE}),
+    "BLOOM, recomputed, in shares": Case("x:35,35", training=SHARED, more={"tp": 4, "dp": 8, **ONE}),
     "BLOOM 7B, fp16": Case("x:30", "bloom-7b", {"precision": "fp16"}, {"tp": 2, "dp": 4}),
     "BLOOM 7B, dropout": Case("x:15,15", "bloom-7b", {"dropout": True}, {"dp": 4, "mbs": 2}),
     "learned positions": Case("x:2,2", {**SMALL, "position": "learned", "max_positions": 2048}, {}, {"tp": 2, "dp": 4}),
@@ -95,6 +97,7 @@ def test_megatron_deepspeed_reads_the_plan(name: str) -> None:
         "zero_stage": s.zero_stage,
         "deepspeed": True,
         "deepspeed_config": "ds_config.json",
+        "partition_activations": problem.spec.training.distribute_saved_activations,
         **({"checkpoint_num_layers": s.recompute_layers[0]} if whole else {}),
     }
     assert {name: found[name] for name in wanted} == wanted
