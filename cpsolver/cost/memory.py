@@ -173,7 +173,7 @@ def _block_bytes(problem: Problem, shard: Shard, kind: LayerKind) -> LayerBytes:
 
 
 def _input_bytes(problem: Problem) -> float:
-    """A token's share of what goes into a layer."""
+    """Bytes of one token where it goes into a layer."""
     return problem.element_bytes * problem.model.residual_streams * problem.model.hidden
 
 
