@@ -25,7 +25,7 @@ VERL = [
     case
     for case in CASES
     if case.training.get("precision", "bf16") == "bf16"
-    and not case.training.keys() & {"cuda_graph", "moe_dispatcher", "dropout"}
+    and not case.training.keys() & {"cuda_graph", "moe_dispatcher", "distribute_saved_activations", "dropout"}
     and case.training.get("optimizer") not in ("muon", "soap")
     and not reasons_against(case.problem(), case.strategy(), "verl")
 ]
