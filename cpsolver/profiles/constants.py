@@ -47,6 +47,8 @@ _MADE_OF = {"published": PUBLISHED_FIT, "uncertain": UNCERTAIN, "spread": SPREAD
 
 Positive = Annotated[FiniteFloat, Field(gt=0)]
 NotNegative = Annotated[FiniteFloat, Field(ge=0)]
+Logarithm = Annotated[FiniteFloat, Field(ge=-1000, le=1000)]
+"""Of a ratio of floating-point numbers: none is larger, and its square is a number."""
 
 
 class ConstantLayer:
@@ -155,7 +157,7 @@ class OverlayConstant(_Entry):
 
     published: NotNegative
     learnt: NotNegative
-    position: FiniteFloat
+    position: Logarithm
     sd_before: NotNegative
     sd: NotNegative
     rows: Annotated[int, Field(ge=0)]
@@ -179,9 +181,9 @@ class OverlayRun(_Entry):
     id: str
     cluster: str
     layout: str
-    off: FiniteFloat
-    at: tuple[FiniteFloat, ...]
-    slopes: dict[str, dict[str, FiniteFloat]] = {}
+    off: Logarithm
+    at: tuple[Logarithm, ...]
+    slopes: dict[str, dict[str, Logarithm]] = {}
 
 
 class OverlayErrors(_Entry):

@@ -145,6 +145,7 @@ def _swap(old: str, new: str) -> Callable[[str], str]:
         (_swap("gemm: {published: 1.0", "gemm: {published: .nan"), "must be a finite number"),
         (_swap("    gemm:", "    gem:"), "chips.a800.gem: is no constant that runs tell"),
         (_swap("gemm: {published: 1.0", "gemm: {x: 1, published: 1.0"), "chips.a800.gemm.x = 1: is not a known field"),
+        (_swap("  at: [", "  at: [1.0e+308, "), "runs[0].at[0] = 1e+308: must be at most 1000"),
         (_swap("  at: [", "  at: [1.0, "), "must have 13 numbers: calibrate again"),
         (_swap("runs: 5", "runs: 6"), "counts 6 runs, and the file has 5"),
         (_swap("runs: 5", "runs: many"), "must be a whole number, not text"),
