@@ -36,10 +36,9 @@ class TimeTable:
     (extra for a recomputed layer, `collected` of it for bringing its input together) and `modules` (extra where one of
     MODULES is recomputed, (MODULES, rows)), `embedding` and `head` (first and last stage), `chunk` (the host's work for
     each model chunk), `hop_near` and `hop_far` (one transfer to a neighbouring stage inside a fast domain or over the
-    network). With sharded parameters
-    `gather` brings a layer's weights, with sharded gradients `scatter` scatters them, `gather_ends` and
-    `scatter_ends` those of embedding and head. Per step: `sync_*` is data-parallel communication that nothing hides,
-    `update_*` the optimizer: for each layer, for each stage, and what the first and last stage add.
+    network). With sharded parameters `gather` brings a layer's weights, with sharded gradients `scatter` scatters them,
+    `gather_ends` and `scatter_ends` those of embedding and head. Per step: `sync_*` is data-parallel communication that
+    nothing hides, `update_*` the optimizer: for each layer, for each stage, and what the first and last stage add.
     """
 
     layer: Floats

@@ -48,7 +48,7 @@ _MADE_OF = {"published": PUBLISHED_FIT, "uncertain": UNCERTAIN, "spread": SPREAD
 Positive = Annotated[FiniteFloat, Field(gt=0)]
 NotNegative = Annotated[FiniteFloat, Field(ge=0)]
 Logarithm = Annotated[FiniteFloat, Field(ge=-1000, le=1000)]
-"""Of a ratio of floating-point numbers: none is larger, and its square is a number."""
+"""Of a ratio: larger ones are hardly floating-point numbers, and what is within these can be squared."""
 
 
 class ConstantLayer:

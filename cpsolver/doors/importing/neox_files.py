@@ -103,9 +103,9 @@ def _states(fields: Fields) -> list[str]:
     if fields.flag("checkpoint_activations"):
         tokens += ["--recompute-granularity", "full", "--recompute-method", "uniform"]
         tokens += as_tokens("recompute-num-layers", fields.number("checkpoint_num_layers", 1))
-        # megatron/initialize.py gives both to DeepSpeed's checkpointing.
-        tokens += ["--distribute-saved-activations"] * fields.flag("partition_activations")
-        tokens += ["--checkpoint-in-cpu"] * fields.flag("checkpoint_in_cpu")
+        by_deepspeed = fields.flag("deepspeed_activation_checkpointing", True)  # megatron/initialize.py gives it both
+        tokens += ["--distribute-saved-activations"] * (fields.flag("partition_activations") and by_deepspeed)
+        tokens += ["--checkpoint-in-cpu"] * (fields.flag("checkpoint_in_cpu") and by_deepspeed)
     else:
         for name in ("checkpoint_num_layers", "partition_activations", "checkpoint_in_cpu"):
             fields.has(name)

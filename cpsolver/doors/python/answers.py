@@ -191,7 +191,7 @@ class PlanAnswer:
 
     @property
     def known(self) -> Result:
-        """The same as far as it has been looked for and settled."""
+        """The answer with its recommendation where that has been looked for and settled, or else `searched`."""
         result: Result = self.__dict__.get("result", self.searched)
         return result if result.settled else self.searched
 

@@ -9,7 +9,7 @@ import pytest
 
 from cpsolver.doors.export.judge import launch_of, reasons_against
 from cpsolver.doors.export.launch import CannotExpress, Launch, exporter
-from cpsolver.doors.export.parallel_args import layout_string, stage_chunks
+from cpsolver.doors.export.parallel_args import layout_string, recomputes_by_stage, stage_chunks
 from cpsolver.doors.export.script import grouped
 from cpsolver.plans.strategy import StageGroup, Strategy
 from cpsolver.problem.problem import Problem
@@ -365,3 +365,27 @@ def test_checkpoints_are_shared_out_where_megatron_takes_the_flag(plan: Strategy
     assert ("--distribute-saved-activations" in exporter("mindspeed-llm")(problem, plan).arguments) == written
     fields = exporter("megatron-bridge")(problem, plan).files["plan.py"]
     assert f"'model.distribute_saved_activations': {written}" in fields
+
+
+@pytest.mark.parametrize("flags", ["fz", "sfz"])
+@pytest.mark.parametrize(
+    ("target", "file", "told"),
+    [
+        ("deepspeed", "ds_config.json", '"partition_activations": {value}'),
+        ("flagscale", "plan_train.yaml", "distribute_saved_activations: {value}"),
+        ("loongforge", "train.sh", "--distribute-saved-activations"),
+    ],
+)
+def test_others_of_the_family_share_checkpoints_out_too(target: str, file: str, told: str, flags: str) -> None:
+    problem = problem_of(model=model_spec(layers=4), training={"distribute_saved_activations": True})
+    plan = strategy_of("x:4", tp=2, flags=flags, recompute="uniform", amount=1)
+    text = exporter(target)(problem, plan).files[file]
+    assert (told.format(value="true") in text) == (flags == "fz")
+
+
+def test_flagscale_shares_checkpoints_out_where_stages_recompute_differently() -> None:
+    problem = problem_of(model=model_spec(layers=4), training={"distribute_saved_activations": True})
+    plan = strategy_of("x:2,2", tp=2, flags="fz", recompute="block", amount=1)
+    plan = replace(plan, groups=(replace(plan.groups[0], recompute_layers=(2, 1)),))
+    assert recomputes_by_stage(plan)
+    assert "distribute_saved_activations: true" in exporter("flagscale")(problem, plan).files["plan_train.yaml"]
