@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import numpy as np
 
@@ -15,16 +16,13 @@ from cpsolver.cost import breadth_first
 from cpsolver.cost.pipeline_events import most_excess, peak_live_total
 from cpsolver.cost.shard import Bools, Floats, Ints
 from cpsolver.cost.split_backward import (
-    DUALPIPEV_SHARE,
-    ZBV_SHARE,
-    StepForm,
-    dualpipev_form,
+    completed,
+    split_form,
     v_bound,
-    zbv_form,
     zero_bubble_bound,
     zero_bubble_form,
 )
-from cpsolver.cost.v_forms import v_half_bound, v_half_form, v_min_bound, v_min_form
+from cpsolver.cost.step_form import StepForm
 from cpsolver.plans.dimensions import DIMENSIONS
 from cpsolver.plans.strategy import ON_REQUEST, ONE_GROUP, SEARCHED_SCHEDULES, Schedule
 from cpsolver.problem.problem import Problem
@@ -43,12 +41,14 @@ class PipelineSchedule:
         live_chunks: chunks' forward passes that each stage holds at its peak, (pp,), from the problem, pp, vpp and the
             microbatches of a step.
         form: where backward is split, what a step takes, from pp and the microbatches (split_backward.py).
+        completed: of those that are run event by event the form and the chain more that holds up a step of stages with
+            such PASS_PARTS, if that is longer (split_backward.py).
         bound: and what bounds take of that, from pp and microbatches of many rows: (first, second) of
             `split_backward.zero_bubble_bound`.
         joins: all ranks wait for each other between steps.
         by_events: plans on one chip type are run event by event too: the closed form is off where stages or their
             chunks differ.
-        above: the most by which the closed form of those is taken to be above that, as a share.
+        above: the most by which a closed form is taken to be above that, as a share.
     """
 
     label: str
@@ -57,6 +57,7 @@ class PipelineSchedule:
     stacks: tuple[str, ...] | None
     live_chunks: Callable[[Problem, int, int, int], Ints]
     form: Callable[[int, int], StepForm] | None = None
+    completed: Callable[[StepForm, Floats], StepForm | None] | None = None
     bound: Callable[[Ints, Ints], tuple[Floats, Floats]] | None = None
     joins: bool = True
     by_events: bool = False
@@ -76,7 +77,7 @@ def _live_until_weights(times: int, _problem: Problem, pp: int, _vpp: int, micro
     return np.full(pp, min(times * pp - (times - 1), microbatches))
 
 
-def _zero_bubble(name: Schedule, times: int) -> PipelineSchedule:
+def _zero_bubble(name: Literal["zb1p", "zb2p"], times: int) -> PipelineSchedule:
     """ZB-H1, with the memory of 1F1B, or ZB-H2, with twice that, and as many W passes in the bubble."""
     return PipelineSchedule(
         label="zero-bubble",
@@ -84,7 +85,7 @@ def _zero_bubble(name: Schedule, times: int) -> PipelineSchedule:
         interleaves=False,
         stacks=("zero-bubble",),
         live_chunks=partial(_live_until_weights, times),
-        form=partial(zero_bubble_form, times),
+        form=partial(zero_bubble_form, times, name),
         bound=partial(zero_bubble_bound, times),
         joins=False,
     )
@@ -110,9 +111,29 @@ def _live_v_min(_problem: Problem, pp: int, _vpp: int, microbatches: int) -> Int
     return np.full(pp, 2 * min((pp + 4) // 3, microbatches))
 
 
-_ABOVE_OF_A_V, _ABOVE_BREADTH_FIRST = 0.07, 0.08
-"""Of 500 random plans of each schedule no closed form was as far above its events: 6.1 % (ZB-V) and 7.6 % at most
-(benchmarks/closed_forms.py, 2026-11-28)."""
+def _joining(
+    name: Literal["zbv", "v_half", "v_min", "dualpipev", "dualpipe"],
+    label: str,
+    stacks: tuple[str, ...],
+    live_chunks: Callable[[Problem, int, int, int], Ints],
+    interleaves: bool = True,
+) -> PipelineSchedule:
+    """Those with two chunks a device, after which all ranks join."""
+    return PipelineSchedule(
+        label=label,
+        drawn_as=name,
+        interleaves=interleaves,
+        stacks=stacks,
+        live_chunks=live_chunks,
+        form=partial(split_form, name, True),
+        completed=partial(completed, name, True),
+        bound=v_bound,
+        by_events=True,
+    )
+
+
+_ABOVE_BREADTH_FIRST = 0.08
+"""Of 500 random plans no closed form was as far above its events: 7.6 % at most (benchmarks/closed_forms.py)."""
 _TORCHTITAN = ("fsdp-torchtitan", "torchtitan-2025", "torchtitan-2026")
 
 SCHEDULES: dict[Schedule, PipelineSchedule] = {
@@ -128,65 +149,15 @@ SCHEDULES: dict[Schedule, PipelineSchedule] = {
         by_events=True,
         above=_ABOVE_BREADTH_FIRST,
     ),
-    "dualpipe": PipelineSchedule(
-        # All of it as of its folded plan, which is DualPipeV's (plans/folding.py): the published bubble,
-        # (PP / 2 - 1) (F&B + B - 3 W), and of both stages that a device holds PP + 1 microbatches.
-        label="DualPipe",
-        drawn_as="dualpipe",
-        interleaves=False,
-        stacks=("deepseek",),
-        live_chunks=_live_dualpipev,
-        form=dualpipev_form,
-        by_events=True,
-        above=_ABOVE_OF_A_V,
-        bound=partial(v_bound, DUALPIPEV_SHARE),
-    ),
-    "zbv": PipelineSchedule(
-        label="ZB-V",
-        drawn_as="zbv",
-        interleaves=True,
-        stacks=("zero-bubble", "primus", *_TORCHTITAN),
-        live_chunks=_live_zbv,
-        form=zbv_form,
-        by_events=True,
-        above=_ABOVE_OF_A_V,
-        bound=partial(v_bound, ZBV_SHARE),
-    ),
-    "dualpipev": PipelineSchedule(
-        label="DualPipeV",
-        drawn_as="dualpipev",
-        interleaves=True,
-        stacks=("deepseek",),
-        live_chunks=_live_dualpipev,
-        form=dualpipev_form,
-        by_events=True,
-        above=_ABOVE_OF_A_V,
-        bound=partial(v_bound, DUALPIPEV_SHARE),
-    ),
+    # All of it as of its folded plan, which is DualPipeV's (plans/folding.py): the published bubble,
+    # (PP / 2 - 1) (F&B + B - 3 W), and of both stages that a device holds PP + 1 microbatches.
+    "dualpipe": _joining("dualpipe", "DualPipe", ("deepseek",), _live_dualpipev, interleaves=False),
+    "zbv": _joining("zbv", "ZB-V", ("zero-bubble", "primus", *_TORCHTITAN), _live_zbv),
+    "dualpipev": _joining("dualpipev", "DualPipeV", ("deepseek",), _live_dualpipev),
     # --zero-bubble-v-schedule-mem-setup half, min (sail-sg/zero-bubble-pipeline-parallelism 39f2c18, zbv_greedy.py);
     # pp_algorithm v-half, v-min with the same blocks (AMD-AGI/Primus, schedule_table_factory.py 1ac6ea0)
-    "v_half": PipelineSchedule(
-        label="V-Half",
-        drawn_as="v_half",
-        interleaves=True,
-        stacks=("zero-bubble", "primus"),
-        live_chunks=_live_v_half,
-        form=v_half_form,
-        by_events=True,
-        above=_ABOVE_OF_A_V,
-        bound=v_half_bound,
-    ),
-    "v_min": PipelineSchedule(
-        label="V-Min",
-        drawn_as="v_min",
-        interleaves=True,
-        stacks=("zero-bubble", "primus"),
-        live_chunks=_live_v_min,
-        form=v_min_form,
-        by_events=True,
-        above=_ABOVE_OF_A_V,
-        bound=v_min_bound,
-    ),
+    "v_half": _joining("v_half", "V-Half", ("zero-bubble", "primus"), _live_v_half),
+    "v_min": _joining("v_min", "V-Min", ("zero-bubble", "primus"), _live_v_min),
 }
 
 V_CHUNKS = 2
@@ -230,6 +201,12 @@ def schedules_to_search(problem: Problem) -> tuple[Schedule, ...]:
 def runs_events(problem: Problem, name: Schedule) -> bool:
     """Whether plans of a schedule are run event by event on one chip type too; Fold3D's order is not run so."""
     return SCHEDULES[name].by_events and not (name in ONE_GROUP and breadth_first.forwards_first(problem))
+
+
+def ranked_by_formula(problem: Problem, name: Schedule) -> bool:
+    """Whether plans of a schedule that is run event by event are found by their closed form alone, which may be off;
+    others are found by what they take event by event (`PipelineSchedule.completed`)."""
+    return runs_events(problem, name) and SCHEDULES[name].completed is None
 
 
 def has_schedule(problem: Problem, name: Schedule) -> bool:

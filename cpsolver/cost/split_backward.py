@@ -1,68 +1,35 @@
 """Backward split in two: B, the inputs' gradients, which other stages wait for, and W, the weights', which none does.
 
-Zero-bubble pipelining (Qi et al., arXiv:2401.10241) puts W passes off into what would be waiting. What the closed forms
-here say is held to the published orders, run event by event (split_events.py).
+Zero-bubble pipelining (Qi et al., arXiv:2401.10241) puts W passes off into what would be waiting. What a step takes by
+formula is the longest of the chains of passes that hold up the published orders (critical_paths.py):
 
-ZB-H1 and ZB-H2: exactly where stages are equal, for any number of microbatches, and the published bubbles,
-(pp - 1) (F + B - W) and (pp - 1) (F + B - 2 W), where microbatches are no fewer than the passes that fill them. A step
-is what the busiest stage spends between its first pass and its last: the next step begins on stages that are done, for
-whether gradients were sound is asked afterwards.
-
-Stages placed as a V (ZB-V, DualPipeV), with 2 pp microbatches at least: a step is what lies between the first pass of
-all and the last, for frameworks that run these join all ranks before they update. Where stages are equal it is exact
-(ZB-V: while F takes no longer than B). Where they are not, a stage waits the less the longer it works than the others:
-by twice what they differ in all, but for a share of the bubble that grows with how late the stage starts, and for what
-the ways through the order of passes have of every stage's own (v_ways.py).
+- ZB-H1 and ZB-H2: what the busiest stage spends between its first pass and its last. The next step begins on stages
+  that are done, for whether gradients were sound is asked afterwards. Where stages are equal it has the published
+  bubbles, (pp - 1) (F + B - W) and (pp - 1) (F + B - 2 W), while microbatches are no fewer than the passes that fill
+  them.
+- Stages placed as a V (ZB-V, V-Half, V-Min, DualPipeV), with 2 pp microbatches at least: what lies between the first
+  pass of all and the last, for frameworks that run these join all ranks before they update.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import ArrayLike
 
+from cpsolver.cost.critical_paths import critical_path, critical_paths
 from cpsolver.cost.shard import Floats, Ints
-from cpsolver.cost.v_ways import dualpipev_ways, zbv_ways
+from cpsolver.cost.split_events import SplitSchedule, chunks_of
+from cpsolver.cost.step_form import StepForm, by_parts, seconds_of
 
 MOST_OF_A_STAGE = 1.0 / 3.0
 """W takes no more of forward and backward: half of the backward pass at most, and no longer than forward."""
+_LONG = 12
+"""Of so many stages."""
+_AS_LONG = 1e-6
+"""Chains that differ by no more than that share are as long as each other."""
 V_MICROBATCHES = 2
 """Times pp: the fewest microbatches for stages placed as a V."""
-_SLACK = 2
-"""Of what stages differ in, what is off a V's bubble: as much of the fewest microbatches."""
-
-
-@dataclass(frozen=True)
-class StepForm:
-    """Seconds of a step as the longest of sums over the stages' seconds of a microbatch: T in all, of that F and W.
-
-    Attributes:
-        multiple: what coefficients are multiples of: times 1 / multiple.
-        alone: of a stage's own T, F and W, (forms, pp, 3): each of these a step takes at least.
-        leading: the same, with the sum of all stages' `summed` beside it.
-        summed: of T, F and W of every stage, (3,).
-        together: of T, F and W of all stages, each its own, (forms, pp, 3); none: no other sum is longer.
-    """
-
-    multiple: int
-    alone: Ints
-    leading: Ints
-    summed: Ints
-    together: Ints
-
-    def stage_s(self, stage_s: Floats, forward_s: Floats, weight_s: Floats) -> Floats:
-        """A step as each stage spends it, (pp,); the longest is the step's. Arguments: T, F and W, (pp,).
-
-        Where several stages hold it up together, it is the one of them all that would be the longest.
-        """
-        parts = np.stack([stage_s, forward_s, weight_s], axis=1)
-        alone, leading = ((forms * parts).sum(axis=2).max(axis=0) for forms in (self.alone, self.leading))
-        stages = np.maximum(alone, leading + (self.summed * parts).sum())
-        longest = int(stages.argmax())
-        stages[longest] = max(stages[longest], (self.together * parts).sum(axis=(1, 2)).max(initial=0.0))
-        return np.asarray(stages / self.multiple)
 
 
 def weight_share(forward_share: Floats) -> Floats:
@@ -74,102 +41,61 @@ def weight_share(forward_share: Floats) -> Floats:
     return np.asarray(np.minimum((1.0 - forward_share) / 2.0, forward_share))
 
 
-def filling_passes(times: ArrayLike, pp: ArrayLike, microbatches: ArrayLike) -> Ints:
-    """W passes with which a stage fills its bubble: so many times the stages beside it, all but one at most.
+def split_form(schedule: SplitSchedule, joins: bool, pp: int, microbatches: int) -> StepForm:
+    """What a step of a schedule takes; `joins`: see `PipelineSchedule`."""
+    return StepForm(microbatches, 2, by_parts(critical_paths(schedule, pp, microbatches, joins)))
 
-    Args:
-        times: 1 with the memory of 1F1B (ZB-H1), 2 with twice that (ZB-H2).
-        pp: stages.
-        microbatches: of a step.
+
+def completed(schedule: SplitSchedule, joins: bool, form: StepForm, parts: Floats) -> StepForm | None:
+    """A schedule's form with the chain more that holds up a step of stages with these PASS_PARTS; None where the form
+    has one as long, and where that cannot be seen."""
+    passes = critical_path(schedule, form.microbatches, joins, seconds_of(parts, chunks_of(schedule)))
+    if passes is None:
+        return None
+    further = form.with_chain(by_parts(passes))
+    return further if further.step_s(parts) > form.step_s(parts) * (1 + _AS_LONG) else None
+
+
+def zero_bubble_form(times: int, schedule: SplitSchedule, pp: int, microbatches: int) -> StepForm:
+    """ZB-H1 (`times` 1) and ZB-H2 (2), with the chains that `zero_bubble_bound` takes.
+
+    Of ZB-H1, and of long pipelines with microbatches enough, no other chain is longer by more than 0.7 % and 1.5 %.
     """
-    return np.asarray(np.minimum(np.asarray(times) * (np.asarray(pp) - 1), np.asarray(microbatches) - 1))
+    chains = by_parts(_through_all(times, pp, microbatches))
+    if times == 1 or (pp >= _LONG and microbatches >= 2 * pp):
+        return StepForm(microbatches, 2, chains)
+    form = split_form(schedule, False, pp, microbatches)
+    new = [each for each in chains if not (form.chains == each).all(axis=(1, 2)).any()]
+    return replace(form, chains=np.array([*form.chains, *new]))
 
 
-def zero_bubble_form(times: int, pp: int, microbatches: int) -> StepForm:
-    """ZB-H1 and ZB-H2: a stage works on all microbatches, and waits for one to pass all other stages forward and back.
+def _through_all(times: int, pp: int, microbatches: int) -> Ints:
+    """For each stage a chain: the first microbatch passes all stages forward and those behind this one back, which then
+    works until its last B, that goes back to the first stage: (stages, pp, 1, 3).
 
-    W passes fill that: those of the others are not waited for, and `filling_passes` of its own are done meanwhile.
+    Of its work are left out the forwards that it runs while it waits for the first B, and the W that it has put off.
     """
-    passes = int(filling_passes(times, pp, microbatches))
-    alone, leading = (microbatches, 0, 0), (microbatches - 1, 0, 1 - passes)
-    return StepForm(1, everywhere([alone], pp), everywhere([leading], pp), np.array([1, 0, -1]), _none(pp))
+    passes = np.zeros((pp, pp, 1, 3), dtype=np.int64)
+    passes[..., :2] = 1
+    for stage in range(pp):
+        ahead = min(microbatches, times * (pp - stage) - (times - 1))
+        passes[stage, stage] = microbatches - ahead + 1, microbatches, max(0, microbatches - 1 - times * stage)
+    passes[:, 0, 0, 2] += 1
+    return passes
 
 
 def zero_bubble_bound(times: int, pp: Ints, microbatches: Ints) -> tuple[Floats, Floats]:
     """Step time is at least first * slowest stage + second * sum of stages; and no less than all that the slowest does.
 
-    With no W longer than MOST_OF_A_STAGE.
+    By `_through_all`, with no W longer than MOST_OF_A_STAGE and no F longer than half: no more is left out of a stage's
+    work than of the first one's, or than all W and half of all F.
     """
-    passes = filling_passes(times, pp, microbatches)
-    first = microbatches - 1.0 - MOST_OF_A_STAGE * np.maximum(0, passes - 1)
-    return np.asarray(first), np.full(first.shape, 1.0 - MOST_OF_A_STAGE)
+    others, longest = 1.0 - MOST_OF_A_STAGE, MOST_OF_A_STAGE
+    of_first, of_all = times * (pp - 1) / 2.0 + longest, (microbatches - 1) / 2.0 + longest * microbatches
+    first = microbatches - others - np.minimum(of_first, of_all)
+    return np.asarray(first), np.full(first.shape, others)
 
 
-_ZBV = ((0, 2, 0), (0, 4, -4), (4, -2, 0))
-"""ZB-V's bubble for each of the other stages: the longest of these, in quarters of F, B and W."""
-
-
-def zbv_form(pp: int, microbatches: int) -> StepForm:
-    """ZB-V: B / 2, B - W or F - B / 2 for each of the other stages, whichever is longest."""
-    bubbles = [tuple((pp - 1) * each for each in form) for form in _ZBV]
-    return _v_form(pp, microbatches, bubbles, _ZBV, 1, zbv_ways(pp, microbatches))
-
-
-def dualpipev_form(pp: int, microbatches: int) -> StepForm:
-    """DualPipeV: for each of the other stages F + B / 2 - W / 2; or B - W / 2, and F for half of all stages but two."""
-    first, second = (4, 2, -2), (0, 4, -2)
-    of_second = (2 * (pp - 2), *((pp - 1) * each for each in second[1:]))
-    bubbles, ways = [tuple((pp - 1) * each for each in first), of_second], dualpipev_ways(pp, microbatches)
-    return _v_form(pp, microbatches, bubbles, (first, second), 2, ways)
-
-
-def v_bound(share: float, pp: Ints, microbatches: Ints) -> tuple[Floats, Floats]:
-    """As `zero_bubble_bound`; `share`: the least of a stage that the bubble is for each of the other stages."""
-    return np.asarray(microbatches - _SLACK * pp + share * (pp - 1.0)), np.full(np.shape(pp), float(_SLACK))
-
-
-ZBV_SHARE = 1.0 / 6.0
-"""Of T = F + B + W, W no longer than F or B: the longer of F and B is a third at least, the bubble half of that."""
-DUALPIPEV_SHARE = 1.0 / 3.0
-"""The same: the longer of F + (B - W) / 2 and B - W / 2, without the F of the latter; a third where all three are."""
-
-
-def _v_form(
-    pp: int,
-    microbatches: int,
-    bubbles: list[tuple[int, ...]],
-    for_each: tuple[tuple[int, int, int], ...],
-    part: int,
-    ways: Iterable[Ints],
-) -> StepForm:
-    """From the bubble of equal stages, and from that for each of the other stages, quarters of F, B and W; and from
-    ways through the order of passes (v_ways.py).
-
-    The stage that starts last waits for a `part`-th of the bubble at least, others for less as they start earlier.
-    """
-    quarters = 4
-    own = quarters * (microbatches - _SLACK * pp)
-    leading = [with_stage(own, bubble) for bubble in bubbles]
-    alone = [
-        [with_stage(quarters * microbatches, tuple(stage * each // part for each in form)) for stage in range(pp)]
-        for form in for_each
-    ]
-    together = [[with_stage(0, tuple(stage)) for stage in (quarters // 2 * way).tolist()] for way in ways]
-    summed = np.array([quarters * _SLACK, 0, 0])
-    return StepForm(quarters, np.array(alone), everywhere(leading, pp), summed, np.array(together).reshape(-1, pp, 3))
-
-
-def with_stage(stage: int, form: tuple[int, ...]) -> tuple[int, int, int]:
-    """Coefficients of F, B and W, and of T, as those of T, F and W: B = T - F - W."""
-    forward, inputs, weight = form
-    return stage + inputs, forward - inputs, weight - inputs
-
-
-def everywhere(forms: list[tuple[int, int, int]], pp: int) -> Ints:
-    """The same forms on all stages: (forms, pp, 3)."""
-    return np.repeat(np.array(forms)[:, None], pp, axis=1)
-
-
-def _none(pp: int) -> Ints:
-    """No sums of stages together."""
-    return np.zeros((0, pp, 3), dtype=np.int64)
+def v_bound(pp: Ints, microbatches: Ints) -> tuple[Floats, Floats]:
+    """As `zero_bubble_bound`: what the slowest stage works."""
+    return np.asarray(microbatches, dtype=np.float64), np.zeros(np.shape(pp))

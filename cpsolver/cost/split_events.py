@@ -85,8 +85,8 @@ def run(
     seconds = {kind: np.asarray(table, dtype=np.float64).tolist() for kind, table in tables}
     pp, chunks = np.shape(forward_s)
     delay = np.zeros(pp) if p2p_s is None else np.asarray(p2p_s, dtype=np.float64)
-    sources = partial(_both_ways, pp) if both_ways else partial(_along, pp, chunks)
-    devices = [_Device(number, list(own), sources) for number, own in enumerate(order)]
+    beside = beside_of(pp, chunks, both_ways)
+    devices = [_Device(number, list(own), beside) for number, own in enumerate(order)]
     done: dict[tuple[int, Pass], float] = {}
     while sum(device.advance(done, seconds, delay) for device in devices):
         pass
@@ -98,8 +98,8 @@ def run(
 class _Device:
     """A device and how far it is."""
 
-    def __init__(self, number: int, order: list[Turn], sources: _Sources) -> None:
-        self._number, self.waiting, self._of_pass = number, order[::-1], sources
+    def __init__(self, number: int, order: list[Turn], beside: Beside) -> None:
+        self._number, self.waiting, self._beside = number, order[::-1], beside
         self.passes: list[tuple[Pass, float, float]] = []
         self._needed: list[tuple[int, Pass]] = []  # of the turn that waits, once it was looked at
 
@@ -110,7 +110,7 @@ class _Device:
         moved = False
         while self.waiting:
             turn = self.waiting[-1]
-            needed = self._needed = self._needed or self._sources(turn)
+            needed = self._needed = self._needed or waited_for(self._number, turn, self._beside)
             if any(source not in done for source in needed):
                 break
             now = max([self.passes[-1][2] if self.passes else 0.0, *(self._arrives(done, delay, at) for at in needed)])
@@ -125,18 +125,12 @@ class _Device:
             moved = True
         return moved
 
-    def _sources(self, turn: Turn) -> list[tuple[int, Pass]]:
-        """What a turn waits for but for its own passes."""
-        own = [(self._number, each) for each in turn]
-        every = (source for each in turn for source in _sources(self._number, each, self._of_pass))
-        return [source for source in every if source not in own]
-
     def _arrives(self, done: dict[tuple[int, Pass], float], delay: FloatArray, source: tuple[int, Pass]) -> float:
         other = source[0]
         return done[source] + (0.0 if other == self._number else float(delay[min(other, self._number)]))
 
 
-def _sources(device: int, each: Pass, beside: _Sources) -> Iterator[tuple[int, Pass]]:
+def _sources(device: int, each: Pass, beside: Beside) -> Iterator[tuple[int, Pass]]:
     """What a pass waits for: devices and their passes; `beside`: on other stages."""
     kind, chunk, microbatch = each
     if kind == "W":
@@ -147,8 +141,19 @@ def _sources(device: int, each: Pass, beside: _Sources) -> Iterator[tuple[int, P
     yield from ((other, (kind, at, microbatch)) for other, at in beside(device, chunk, -1 if kind == "F" else 1))
 
 
-_Sources: TypeAlias = Callable[[int, int, int], Iterator[tuple[int, int]]]
+Beside: TypeAlias = Callable[[int, int, int], Iterator[tuple[int, int]]]
 """Of a device and its chunk the device and chunk of the stage so many further on, if there is one."""
+
+
+def beside_of(pp: int, chunks: int, both_ways: bool) -> Beside:
+    """How stages follow each other: one a device, two placed as a V, or dualpipe's."""
+    return partial(_both_ways, pp) if both_ways else partial(_along, pp, chunks)
+
+
+def waited_for(device: int, turn: Turn, beside: Beside) -> list[tuple[int, Pass]]:
+    """Devices and passes that a turn waits for, but for its own."""
+    own = [(device, each) for each in turn]
+    return [source for each in turn for source in _sources(device, each, beside) if source not in own]
 
 
 def _along(pp: int, chunks: int, device: int, chunk: int, step: int) -> Iterator[tuple[int, int]]:
@@ -187,6 +192,11 @@ def turns(schedule: SplitSchedule, pp: int, microbatches: int) -> list[list[Turn
     if schedule == "dualpipe" and (pp % 2 or microbatches % 2):
         raise ValueError(f"dualpipe needs an even pp and microbatches, got {microbatches} with pp {pp}")
     return _ORDERS[schedule](pp, microbatches)
+
+
+def chunks_of(schedule: SplitSchedule) -> int:
+    """Chunks of every device."""
+    return 1 if schedule in ("zb1p", "zb2p") else 2
 
 
 def split_schedule(name: str) -> SplitSchedule:

@@ -28,9 +28,9 @@ class StageSeconds:
     Of one microbatch: `compute`, `tensor_parallel` (communication inside the layers, embedding and head), `recompute`,
     `sharding` (weights gathered and gradients scattered, as far as nothing hides it) and `pipeline_p2p` (transfers
     between stages). `forward` is the forward pass within the first two, `weight_gradients` the W of a split backward
-    pass. Of a V: `later`, by how much the second chunk's passes are longer than the first's, which counts embedding,
-    head and kinds of layers, but not what is recomputed. Once a step, after the pipeline: `data_parallel` and
-    `optimizer`.
+    pass. Of a V: `later`, `later_forward` and `later_weight_gradients`, by how much the second chunk takes longer than
+    the first, which counts embedding, head and kinds of layers, but not what is recomputed. Once a step, after
+    the pipeline: `data_parallel` and `optimizer`.
     """
 
     compute: Floats
@@ -43,6 +43,8 @@ class StageSeconds:
     forward: Floats
     weight_gradients: Floats
     later: Floats
+    later_forward: Floats
+    later_weight_gradients: Floats
 
 
 @dataclass(frozen=True)
@@ -345,6 +347,7 @@ def stage_seconds(
     tensor = layers * stages.at(time.layer_tp) + _beyond_mean(stages, time.kind_layer_tp, kinds) + stages.ends_tensor
     beyond = _beyond_mean(stages, time.kind_layer, kinds)
     recompute = recomputed * stages.at(time.recompute) + (layers + stages.slots) * modules_s
+    later = stages.ends_later + _beyond_mean(stages, time.kind_layer, kinds_later)
     return StageSeconds(
         compute=layers * layer + beyond + stages.ends - tensor + stages.host,
         tensor_parallel=tensor,
@@ -354,10 +357,12 @@ def stage_seconds(
         data_parallel=stages.data_parallel(layers),
         optimizer=stages.optimizer(layers),
         # A recomputed layer runs its forward again. What a kind of layer takes beyond the mean layer splits as the mean
-        # layer does.
+        # layer does, and so does what a chunk takes more than the other.
         forward=(layers + beyond / layer) * stages.forward + stages.forward_ends,
         weight_gradients=(layers + beyond / layer) * stages.weight_gradients + stages.weight_ends,
-        later=stages.ends_later + _beyond_mean(stages, time.kind_layer, kinds_later),
+        later=later,
+        later_forward=later * stages.forward / layer,
+        later_weight_gradients=later * stages.weight_gradients / layer,
     )
 
 

@@ -80,18 +80,18 @@ def slowest_stage(strategy: Strategy, stages: Sequence[StageEvaluation], microba
         return slowest_stage(folded(strategy), _of_half(stages), microbatches // 2)
     if strategy.dynamic:
         return int(_idle_s(strategy, stages).argmin())
-    if SCHEDULES[strategy.schedule].form is not None:
-        return int(_split_s(strategy, stages, microbatches).argmax())
+    form = SCHEDULES[strategy.schedule].form
+    if form is not None:
+        return form(strategy.pp, microbatches).slowest(_step_parts(stages))
     return int(np.argmax([stage.microbatch_s for stage in stages]))
 
 
-def _split_s(strategy: Strategy, stages: Sequence[StageEvaluation], microbatches: int) -> Floats:
-    """Seconds of a pipeline with split backward passes, as each stage spends them: (pp,)."""
-    form = SCHEDULES[strategy.schedule].form
-    assert form is not None
+def _step_parts(stages: Sequence[StageEvaluation]) -> Floats:
+    """What a `StepForm` asks of the stages; of transfers half goes with forward, half with B."""
     names = ("microbatch_s", "forward_s", "weight_gradients_s")
-    seconds = (np.array([getattr(stage, name) for stage in stages]) for name in names)
-    return form(strategy.pp, microbatches).stage_s(*seconds)
+    parts = np.array([[getattr(stage, name) for stage in stages] for name in (*names, *_LATER)])
+    parts[1] += [stage.pipeline_p2p_s / 2 for stage in stages]
+    return parts
 
 
 def _idle_s(strategy: Strategy, stages: Sequence[StageEvaluation]) -> Floats:
@@ -104,7 +104,7 @@ def _pipeline_s(strategy: Strategy, stages: list[StageEvaluation], m: int) -> di
     slowest = stages[slowest_stage(strategy, stages, m)]
     parts = {name: m * getattr(slowest, f"{name}_s") for name in PARTS[:5]}
     if schedule.form is not None:
-        longest = float(_split_s(strategy, stages, m).max())
+        longest = schedule.form(strategy.pp, m).step_s(_step_parts(stages))
         return {**parts, "bubble": max(0.0, longest - m * slowest.microbatch_s)}
     return {**parts, "bubble": closed_form_s(times, m, strategy.vpp) - m * slowest.microbatch_s}
 
@@ -112,12 +112,16 @@ def _pipeline_s(strategy: Strategy, stages: list[StageEvaluation], m: int) -> di
 def _by_events(
     strategy: Strategy, stages: list[StageEvaluation], m: int, by_formula: dict[str, float]
 ) -> dict[str, float]:
-    """The same by the schedule run event by event, where that can be: with the slowest stage's true idle time."""
+    """The same by the schedule run event by event, where that can be: with the slowest stage's true idle time.
+
+    No step with split backward passes is shorter than by formula, though many microbatches told from fewer may look so.
+    """
     makespan = makespan_s(strategy, stages, m)
     if makespan is None:
         return by_formula
     idle = makespan - m * stages[slowest_stage(strategy, stages, m)].microbatch_s
-    return {**by_formula, "bubble": max(0.0, idle)}
+    least = 0.0 if SCHEDULES[strategy.schedule].form is None else by_formula["bubble"]
+    return {**by_formula, "bubble": max(least, idle)}
 
 
 def _pipeline_by_size(strategy: Strategy, stages: list[StageEvaluation]) -> dict[str, float]:
@@ -196,11 +200,15 @@ def _both_ways(strategy: Strategy, of_pairs: Sequence[StageEvaluation]) -> list[
     They run half of the microbatches through each, so that of all one takes half of both. What is the second chunk of a
     device on the way in is the first on the way out.
     """
-    pairs = [*of_pairs, *(replace(pair, later_s=-pair.later_s) for pair in reversed(of_pairs))]
+    pairs = [*of_pairs, *map(_other_way_round, reversed(of_pairs))]
     return [
         replace(pair, **{name: getattr(pair, name) / 2 for name in _OF_A_MICROBATCH}, layers=strategy.layers[index])
         for index, pair in enumerate(pairs)
     ]
+
+
+def _other_way_round(pair: StageEvaluation) -> StageEvaluation:
+    return replace(pair, **{name: -getattr(pair, name) for name in _LATER})
 
 
 def _of_half(stages: Sequence[StageEvaluation]) -> list[StageEvaluation]:
@@ -209,7 +217,8 @@ def _of_half(stages: Sequence[StageEvaluation]) -> list[StageEvaluation]:
     return [replace(stage, **{name: 2 * getattr(stage, name) for name in _OF_A_MICROBATCH}) for stage in half]
 
 
-_OF_A_MICROBATCH = (*(f"{name}_s" for name in PARTS[:5]), "forward_s", "weight_gradients_s", "later_s")
+_LATER = ("later_s", "later_forward_s", "later_weight_gradients_s")
+_OF_A_MICROBATCH = (*(f"{name}_s" for name in PARTS[:5]), "forward_s", "weight_gradients_s", *_LATER)
 """Seconds of StageEvaluation that count for each microbatch."""
 
 

@@ -19,8 +19,8 @@ class StageEvaluation:
 
     `tensor_parallel_s` is all communication inside the layers; `sharding_s` gathers sharded parameters and scatters
     their gradients. `forward_s` is the forward pass within `microbatch_s`, communication included, transfers not.
-    `weight_gradients_s` is what of the backward pass nothing waits for, where a schedule splits it; `later_s`, of a V,
-    by how much the passes of the second chunk are longer than those of the first.
+    `weight_gradients_s` is what of the backward pass nothing waits for, where a schedule splits it. Of a V `later_s`,
+    `later_forward_s` and `later_weight_gradients_s` are by how much the second chunk takes longer than the first.
     Where microbatches differ in size, seconds per microbatch are one's of the mean size, and `sized` is the same stage
     with each one's own.
     """
@@ -43,11 +43,18 @@ class StageEvaluation:
     sized: tuple[StageEvaluation, ...] = ()
     weight_gradients_s: float = 0.0
     later_s: float = 0.0
+    later_forward_s: float = 0.0
+    later_weight_gradients_s: float = 0.0
 
     @property
     def backward_s(self) -> float:
         """The rest of `microbatch_s` but for the transfers: backward pass and recomputation."""
-        return self.microbatch_s - self.pipeline_p2p_s - self.forward_s
+        return self.work_s - self.forward_s
+
+    @property
+    def work_s(self) -> float:
+        """`microbatch_s` but for the transfers."""
+        return self.microbatch_s - self.pipeline_p2p_s
 
     @property
     def microbatch_s(self) -> float:

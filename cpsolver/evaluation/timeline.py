@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
 
+from cpsolver.cost.pass_graph import steps_s
 from cpsolver.cost.pipeline_events import Timeline, detour_s, simulate
 from cpsolver.cost.schedules import SCHEDULES
 from cpsolver.cost.shard import Floats
 from cpsolver.cost.split_backward import V_MICROBATCHES
-from cpsolver.cost.split_events import Pass, SplitSchedule, run, split_schedule, turns
+from cpsolver.cost.split_events import Pass, run, split_schedule, turns
 from cpsolver.evaluation.evaluation import Evaluation, StageEvaluation
 from cpsolver.plans.strategy import ONE_GROUP, Strategy
 
 _MOST_EVENTS = 100_000  # passes that a check simulates: some tenths of a second
 _SETTLED, _PERIOD = 6, 6
 """From so many times pp microbatches on a V repeats itself: so many more of them always take as long, within 0.2 %."""
-
-
-_known_turns = lru_cache(maxsize=32)(turns)
 
 
 def plan_timeline(strategy: Strategy, stages: Sequence[StageEvaluation], microbatches: int) -> Timeline:
@@ -73,13 +70,15 @@ def _split_timeline(strategy: Strategy, stages: Sequence[StageEvaluation], micro
 def _split_passes(strategy: Strategy, stages: Sequence[StageEvaluation]) -> tuple[Floats, Floats, Floats]:
     """Seconds of forward, whole backward and W of every stage's chunks, (pp, chunks)."""
     chunks = 2 if strategy.both_ways else strategy.vpp
-    share = np.ones((len(stages), chunks)) / (1 if strategy.both_ways else chunks)
-    if chunks > 1:
-        later = np.array([stage.later_s / (stage.forward_s + stage.backward_s) for stage in stages])
-        share = share * np.stack([1 - later, 1 + later], axis=1)
-    names = ("forward_s", "backward_s", "weight_gradients_s")
-    forward, backward, weights = (np.array([[getattr(stage, name)] for stage in stages]) * share for name in names)
-    return forward, backward, weights
+    share, side = (1.0 if strategy.both_ways else 1.0 / chunks), np.array([0.0] if chunks == 1 else [-1.0, 1.0])
+
+    def passes(of_all: str, later: str) -> Floats:
+        whole, more = (np.array([[getattr(stage, name)] for stage in stages]) for name in (of_all, later))
+        return np.asarray(share * (whole + side * more))
+
+    forward = passes("forward_s", "later_forward_s")
+    weights = passes("weight_gradients_s", "later_weight_gradients_s")
+    return forward, passes("work_s", "later_s") - forward, weights
 
 
 def _place(event: tuple[int, Pass, float, float]) -> tuple[int, int, int]:
@@ -118,12 +117,12 @@ def _makespan_of_a_v(strategy: Strategy, stages: Sequence[StageEvaluation], micr
         return None
     waits = np.array([[stage.pipeline_p2p_s] for stage in stages]) / 4
     forward, backward, weights = _split_passes(strategy, stages)
-    name: SplitSchedule = "dualpipev" if strategy.schedule == "dualpipe" else split_schedule(strategy.schedule)
-    seconds = forward + waits, backward - weights + waits, weights
-    last = run(_known_turns(name, pp, fewer), *seconds).makespan_s
+    name = split_schedule(strategy.schedule)
+    seconds = np.stack([forward + waits, backward - weights + waits, weights], axis=-1)[None]
+    last = float(steps_s(name, fewer, seconds, joins=True)[0])
     if fewer == microbatches:
         return last
-    before = run(_known_turns(name, pp, fewer - _PERIOD), *seconds).makespan_s
+    before = float(steps_s(name, fewer - _PERIOD, seconds, joins=True)[0])
     return last + (last - before) * (microbatches - fewer) / _PERIOD
 
 

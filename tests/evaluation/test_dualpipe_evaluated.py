@@ -50,7 +50,7 @@ def test_the_step_has_the_published_bubble() -> None:
     found = evaluate(problem, four())
     stage = found.stages[0]
     f, b = stage.forward_s, stage.backward_s
-    assert found.breakdown_s["bubble"] == pytest.approx(f + b / 2, rel=0.07)
+    assert found.breakdown_s["bubble"] == pytest.approx(f + b / 2, rel=0.09)
     assert sum(found.breakdown_s.values()) == pytest.approx(found.step_time_s)
 
 
