@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from math import isnan
 
-from cpsolver.cost.schedules import runs_events
+from cpsolver.cost.schedules import SCHEDULES, ranked_by_formula, runs_events
 from cpsolver.cost.stage import ChipTimes
 from cpsolver.evaluation.evaluate import chip_times, evaluate
 from cpsolver.evaluation.evaluation import Evaluation
@@ -97,17 +97,23 @@ def check_legal(problem: Problem, strategy: Strategy, evaluation: Evaluation | N
         raise InternalError(f"the solver returned a plan that the rules refuse: {rules}. The plan: {strategy}")
 
 
+def found_by_s(strategy: Strategy, evaluation: Evaluation) -> float:
+    """Seconds by which a plan is found: by formula, or event by event where all chains of passes are looked at."""
+    by_formula = SCHEDULES[strategy.schedule].completed is None
+    return evaluation.formula_s if by_formula else evaluation.step_time_s
+
+
 def balanced(problem: Problem, strategy: Strategy, times: ChipTimes | None = None) -> Strategy:
     """The same plan with its layers as even as they go without losing time, or else in ascending order by group.
 
     Optimal splits come in crowds of equals; this picks the one that people expect, and always the same. Of a schedule
-    that is run event by event even on one chip type it is the fastest of some orders of the chunks. `times`: see
-    `evaluate.chip_times`.
+    that is run event by event even on one chip type, but found by its formula, it is the fastest of some orders of the
+    chunks. `times`: see `evaluate.chip_times`.
     """
     if problem.spec.search.pin.layers is not None or problem.spec.search.forbid.layers is not None:
         return strategy
     times = times or chip_times(problem, strategy)
-    if runs_events(problem, strategy.schedule):
+    if ranked_by_formula(problem, strategy.schedule):
         return _fastest_order(problem, strategy, times)
     for arrange in (_even, sorted):
         other = _rearranged(strategy, arrange)
@@ -117,9 +123,10 @@ def balanced(problem: Problem, strategy: Strategy, times: ChipTimes | None = Non
 
 
 def _as_fast(problem: Problem, strategy: Strategy, other: Strategy, times: ChipTimes) -> bool:
-    """Whether a plan is as fast as another by formula."""
+    """Whether a plan is as fast as another: by what plans of its schedule are found by."""
+    by_formula = not runs_events(problem, strategy.schedule)
     step_s, of_other_s = (
-        evaluate(problem, plan, by_formula=True, times=times).step_time_s for plan in (strategy, other)
+        evaluate(problem, plan, by_formula=by_formula, times=times).step_time_s for plan in (strategy, other)
     )
     return step_s <= of_other_s
 

@@ -13,7 +13,7 @@ from math import isnan
 import numpy as np
 
 from cpsolver.cost.kinds import counts_before
-from cpsolver.cost.schedules import SCHEDULES, SPLITS_BACKWARD, runs_events, schedules_to_search
+from cpsolver.cost.schedules import SCHEDULES, SPLITS_BACKWARD, ranked_by_formula, schedules_to_search
 from cpsolver.cost.shard import Candidates, Floats, Ints
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -51,10 +51,11 @@ class Objective:
     @cached_property
     def excess(self) -> float:
         """Plans whose formula is further above the best by events, or above the deadline, are not looked at; NaN where
-        no plan of the problem is run event by event. The `widest` limit is for problems without a plan within it."""
+        no plan of the problem is found by its formula and run event by event. The `widest` limit is for problems
+        without a plan within it."""
         if self.problem.mixed:
             return _WIDEST_EXCESS if self.widest else MOST_EXCESS
-        run = [name for name in schedules_to_search(self.problem) if runs_events(self.problem, name)]
+        run = [name for name in schedules_to_search(self.problem) if ranked_by_formula(self.problem, name)]
         return max((SCHEDULES[name].above for name in run), default=float("nan"))
 
     @property

@@ -27,6 +27,7 @@ from cpsolver.search.found import (
     check_legal,
     events_run,
     first_of_each,
+    found_by_s,
     in_order,
     last_by_events,
     least_seconds,
@@ -71,8 +72,9 @@ def search(
     With `search.diverse` they are of K layout families, each the best of its own. Plans whose score is not `below`
     that are no answer. `spaces`: those of searches for problems much alike, which spares making them.
 
-    CP-SAT knows a step's closed form, which is off over several chip types and for stages placed as a V. These are run
-    event by event, as is all that may be faster so than the best one: that order is the answer's (`Proof.by_events`).
+    CP-SAT knows a step's closed form, which is off over several chip types and breadth-first. These plans are run event
+    by event, as is all that may be faster so than the best one: that order is the answer's (`Proof.by_events`). Of
+    stages placed as a V it gets all chains of passes that hold the best split up: what that takes event by event.
     """
     found = _Search(problem, listener, below, spaces or Spaces()).run()
     if found.status != "infeasible" or below < INFINITE or not objective_of(problem).widens:
@@ -92,8 +94,7 @@ class _Search:
     ) -> None:
         self._problem, self._listener, self._below, self._spaces = problem, listener, below, spaces
         self._top, self._diverse = problem.spec.search.top, problem.spec.search.diverse
-        self._pace = Pace(problem.spec.search.time_limit_s)
-        self._agenda = Agenda()
+        self._pace, self._agenda = Pace(problem.spec.search.time_limit_s), Agenda()
         self._eager, self._patient = _EAGER, True  # plans may wait apart
         self._scores: dict[Key, float] = {}  # of plans solved, by what tells them apart
         self._found: list[Found] = []
@@ -104,8 +105,7 @@ class _Search:
         self._bounded_for = INFINITE  # best score by events for which plans of use by events alone were bounded last
         self._mixes, self._many_orders = mixes_at_once(problem), has_many_orders(problem)
         self._arrangements = self._solver_calls = self._mesh_solves = 0
-        self._solver_seconds = 0.0
-        self._unsettled: list[float] = []
+        self._solver_seconds, self._unsettled = 0.0, list[float]()
         self._objective = replace(objective_of(problem), widest=widest)
         self._groups: BranchGroups | None = None
         self._meshes: MeshSearch | None = None
@@ -452,7 +452,7 @@ class _Search:
             if score > limits[0] and least * _CLOSE > limits[1]:
                 return score
         evaluation = evaluate(problem, even, times=times)
-        score, true = objective.both(even, evaluation.formula_s, evaluation.step_time_s)
+        score, true = objective.both(even, found_by_s(even, evaluation), evaluation.step_time_s)
         if np.isinf(true):
             return score  # late by events alone
         check_legal(self._problem, even, evaluation)

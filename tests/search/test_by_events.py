@@ -85,38 +85,23 @@ def test_nothing_is_faster_by_events_than_the_best(seed: int, count: int) -> Non
     assert count > 1 or found["moved"]
 
 
-@pytest.mark.parametrize(("start", "count"), [(0, 5), *later((start, 12) for start in range(5, 77, 12))])
+@pytest.mark.parametrize(("start", "count"), [(0, 5), *later((start, 12) for start in range(5, 605, 12))])
 def test_nothing_is_faster_by_events_than_the_best_where_stages_are_placed_as_a_v(start: int, count: int) -> None:
-    """On one chip type. A plan's layers are its best by formula, in an order that is no slower by events."""
+    """On one chip type: of all splits of all plans, and so are the others of the answer."""
     checked = 0
     for seed in range(start, start + count):
         problem = v_problem(seed).with_(search={"objective": "throughput"})
         if problem.mixed or not small_enough(problem, LARGEST):
             continue
         with quick_tables(seed, by_events=True):
-            best: dict[tuple[object, ...], list[tuple[float, float]]] = {}
+            best: dict[tuple[object, ...], float] = {}
             for s in (s for s in strategies(problem) if legal(problem, s)):
-                told = evaluate(problem, s)
-                best.setdefault(s.key(), []).append((told.formula_s, told.step_time_s))
+                apart = family(s) if problem.spec.search.diverse else s.key()
+                best[apart] = min(evaluate(problem, s).step_time_s, best.get(apart, float("inf")))
             result = search(problem)
-        excess = objective_of(problem).excess
-        assert (result.proof.by_events is not None) == (excess > 0 and bool(best))
+        assert result.proof.by_events is None
         seconds = [plan.evaluation.step_time_s for plan in result.plans]
-        most = {
-            key: max(true for formula, true in ways if formula <= min(ways)[0] * (1 + CLOSE))
-            for key, ways in best.items()
-        }
-        near = [most[key] for key, ways in best.items() if min(ways)[0] <= seconds[0] * (1 + max(0.0, excess or 0.0))]
-        assert bool(seconds) == bool(best)
-        assert all(one <= other for one, other in pairwise(seconds)), seed
-        assert not near or seconds[0] <= min(near) * (1 + CLOSE), seed
-        for plan in result.plans:
-            key = plan.strategy.key()
-            assert (
-                min(true for _, true in best[key]) * (1 - CLOSE)
-                <= plan.evaluation.step_time_s
-                <= most[key] * (1 + CLOSE)
-            )
+        assert seconds == pytest.approx(sorted(best.values())[: problem.spec.search.top], rel=CLOSE), seed
         checked += bool(best)
     assert checked or count < 10
 

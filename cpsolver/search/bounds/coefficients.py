@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from cpsolver.cost import both_ways
-from cpsolver.cost.kinds import counts_before
+from cpsolver.cost.kinds import counts_before, later_counts_before
 from cpsolver.cost.modules import Modules, applicable, incidence, module_sets
 from cpsolver.cost.pipeline_events import runs_beside
 from cpsolver.cost.schedules import ALTERNATES, SPLITS_BACKWARD, PipelineSchedule, schedule_of
@@ -23,8 +23,8 @@ from cpsolver.profiles.facts import tied_stages
 from cpsolver.search.bounds.stages import NO_SET, Stages
 from cpsolver.spec.search import pinned_for
 
-PassKind = Literal["forward", "weight"]
-"""F and W."""
+PassKind = Literal["forward", "weight", "later", "later_forward", "later_weight"]
+"""F and W; and of a V, by how much T, F and W of a stage's second chunk are longer than those of its first."""
 _CHUNKS = ("vpp", "embedding_slot", "loss_slot", "v_shaped")
 """What places of layers in chunks depend on."""
 
@@ -361,13 +361,31 @@ class Coefficients:
         return weights(self.rows, row)
 
     def passes(self, row: Ints, chips: Ints) -> dict[PassKind, tuple[Floats, Floats]]:
-        """F and W of a layer's place, and of a stage with no places, where backward is split: (n, pp); as `stages`."""
+        """What StepForms ask beside T of a layer's place, and of a stage with no places: (n, pp); as `stages`."""
         stages = Pipelines(self.tables, row, chips)
         of: dict[PassKind, tuple[Floats, Floats]] = {
-            "forward": (stages.forward, stages.forward_ends),
+            "forward": (stages.forward, stages.forward_ends + stages.p2p() / 2.0),
             "weight": (stages.weight_gradients, stages.weight_ends),
         }
-        return {name: (layer, ends - stages.slots * layer) for name, (layer, ends) in of.items()}
+        of = {name: (layer, ends - stages.slots * layer) for name, (layer, ends) in of.items()}
+        shares = self.pass_shares(row, chips)
+        return of | {name: (0.0 * share, stages.ends_later * share) for name, share in shares.items()}
+
+    def pass_shares(self, row: Ints, chips: Ints) -> dict[PassKind, Floats]:
+        """Of what a chunk takes more than the other its whole, F and W: (n, pp), as `passes`."""
+        stages = Pipelines(self.tables, row, chips)
+        layer = stages.at(self.time.layer)
+        shares: dict[PassKind, Floats] = {
+            "later": np.ones(layer.shape),
+            "later_forward": stages.forward / layer,
+            "later_weight": stages.weight_gradients / layer,
+        }
+        return shares
+
+    def later_beyond_mean(self, chip: int, row: int) -> Floats:
+        """Of a V: as `beyond_mean`, by how much second chunks take longer than first ones: (places + 1,)."""
+        slots = (int(self.rows.embedding_slot[row]), int(self.rows.loss_slot[row]))
+        return np.asarray(self.time.kind_layer[chip, :, row] @ later_counts_before(self.problem.model, slots))
 
 
 def weights(rows: Candidates, at: Ints | slice = slice(None)) -> tuple[Floats, Floats]:

@@ -6,16 +6,16 @@ A rule of the same name in cpsolver.rules says what a family does without a solv
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import chain, product
+from itertools import chain
 from math import lcm
 
-import numpy as np
 from ortools.sat.python import cp_model
 
 from cpsolver.cost.shard import Ints
 from cpsolver.plans.dimensions import ROW
 from cpsolver.problem.problem import Problem
-from cpsolver.search.compile.data import PassSteps, PlanData
+from cpsolver.search.bounds.coefficients import PassKind
+from cpsolver.search.compile.data import PlanData
 from cpsolver.search.compile.variables import NO_CHIP, StageVars, Variables
 
 Family = Callable[[cp_model.CpModel, Problem, Sequence[PlanData], Variables], None]
@@ -219,26 +219,27 @@ def _objectives(
     form = plan.form
     if form is None:
         return [_objective(plan, v, factor)]
-    passes = (plan.passes["forward"], plan.passes["weight"])
-    parts = [[at.time for at in v.positions[: plan.pp]]]
-    parts += [[_pass_steps(model, plan, v, stage, steps, index) for stage in v.stages[index]] for steps in passes]
-    share = factor // form.multiple
-    summed = np.repeat(form.summed[None], plan.pp, axis=0)
-    sums = [*form.together]
-    for forms, others in ((form.alone, 0 * summed), (form.leading, summed)):
-        sums += [others + own * (np.arange(plan.pp) == p)[:, None] for own, p in product(forms, range(plan.pp))]
-    terms = [*chain(*parts), v.after]
-    factors = [[*(share * each).T.ravel().tolist(), factor] for each in sums]
-    return [cp_model.LinearExpr.weighted_sum(terms, each) for each in factors]
+    times = [at.time for at in v.positions[: plan.pp]]
+    parts: list[list[cp_model.LinearExprT]] = [
+        [*times],
+        *([_pass_steps(model, plan, v, stage, name, index) for stage in v.stages[index]] for name in plan.passes),
+    ]
+    share, terms = factor // form.multiple, [*chain(*parts), v.after]
+    chains = [share * each[:, : len(parts)].T.ravel() for each in form.chains]
+    works = [cp_model.LinearExpr.weighted_sum([time, v.after], [plan.microbatches * factor, factor]) for time in times]
+    return [*works, *(cp_model.LinearExpr.weighted_sum(terms, [*each.tolist(), factor]) for each in chains)]
 
 
 def _pass_steps(
-    model: cp_model.CpModel, plan: PlanData, v: Variables, stage: StageVars, passes: PassSteps, index: int
-) -> cp_model.IntVar:
-    """F or W of a stage; free where another plan is taken, whose chunks may be longer than any of this one."""
-    at, most, pick = stage.position, plan.longest_stage, v.pick[index]
+    model: cp_model.CpModel, plan: PlanData, v: Variables, stage: StageVars, kind: PassKind, index: int
+) -> cp_model.LinearExprT:
+    """What a StepForm asks of a stage; free where another plan is taken, whose chunks may be longer than any of this
+    one."""
+    at, most, pick, passes = stage.position, plan.longest_stage, v.pick[index], plan.passes[kind]
+    if plan.odd is None and not passes.layer[at]:
+        return int(passes.fixed[at])
     steps = cp_model.LinearExpr.weighted_sum([stage.chunk], [int(passes.layer[at])]) + int(passes.fixed[at])
-    name = f"pass_{index}_{at}"
+    name = f"{kind}_{index}_{at}"
     found = model.new_int_var(-most, most, name)
     if plan.odd is None:
         model.add(found == steps).only_enforce_if(pick)

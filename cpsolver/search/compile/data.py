@@ -9,7 +9,7 @@ import numpy as np
 from cpsolver.cost.both_ways import other_kinds, sorts_before
 from cpsolver.cost.kinds import counts_before
 from cpsolver.cost.shard import Candidates, Floats, Ints
-from cpsolver.cost.split_backward import StepForm
+from cpsolver.cost.step_form import StepForm
 from cpsolver.plans.dimensions import FLAGS, ROW
 from cpsolver.plans.strategy import Mesh
 from cpsolver.profiles.facts import Split
@@ -52,8 +52,8 @@ def scale_for(step_time_s: float, weight: float = 8.0) -> Scale:
 
 @dataclass(frozen=True)
 class PassSteps:
-    """F or W of the stages, in integer steps: `layer` for each of a chunk's places (so of all chunks) and `fixed`
-    besides, (pp,); `beyond_mean` as in ChipOptions, by chip type."""
+    """What a StepForm asks of the stages, in integer steps: `layer` for each of a chunk's places (so of all chunks) and
+    `fixed` besides, (pp,); `beyond_mean` as in ChipOptions, by chip type."""
 
     layer: Ints
     fixed: Ints
@@ -68,7 +68,7 @@ class PlanData:
     chunk of l layers, r of them recomputed, takes layer * l + recompute * r, and what its option adds (see
     ChipOptions); a stage takes `fixed` besides. `split`: which stages the launcher wants equal.
 
-    Where backward is split, `form` says what a step takes of stages' seconds, of their `forward` and their `weight`.
+    Where backward is split, `form` says what a step takes of stages' seconds and of `passes`.
     `v_shaped`: the first stage holds the head too. `both_ways`: it stands for two halves (plans/folding.py).
     `turns`: see `coefficients.turns_at_last`.
 
@@ -184,9 +184,7 @@ def plan_data(table: Coefficients, row: int | Ints, chips: Ints, scale: Scale, w
     form = _form(table, row, len(chips))
     first, second = (float(weight[0]) for weight in weights(rows, at))
     if form is not None:  # F and W have rounded coefficients too
-        leading = max(np.abs(forms).sum(axis=2).max() for forms in (form.leading, form.alone))
-        leading = max(leading, np.abs(form.together).sum(axis=(1, 2)).max(initial=0))
-        first, second = (float(each) / form.multiple for each in (leading, np.abs(form.summed).sum()))
+        first, second = float(np.abs(form.chains).sum(axis=(1, 2)).max()) / form.multiple, 0.0
     return PlanData(
         row=row,
         chips=tuple(chips.tolist()),
@@ -221,14 +219,21 @@ def _form(table: Coefficients, row: int, pp: int) -> StepForm | None:
 
 
 def _passes(table: Coefficients, plan: PlanRow, given: Ints, scale: Scale) -> dict[PassKind, PassSteps]:
-    """F and W of a plan whose backward passes are split; what kinds of layers take beyond mean ones splits alike."""
-    found = dict[PassKind, PassSteps]()
-    for name, (layer, fixed) in table.passes(given, plan.chips[None, :]).items():
+    """Of a plan whose backward passes are split; what kinds of layers take beyond mean ones splits alike."""
+    found, chips = dict[PassKind, PassSteps](), plan.chips[None, :]
+    later, v_shaped = table.pass_shares(given, chips), bool(table.rows.v_shaped[int(np.ravel(given)[0])])
+    for name, (layer, fixed) in table.passes(given, chips).items():
+        if name in later and not v_shaped:
+            continue
         beyond = dict[int, Ints]()
         for chip in dict.fromkeys(plan.chips.tolist()):
             place = int((plan.chips == chip).argmax())
-            share = layer[0, place] / table.time.layer[chip, plan.row(chip)]
-            beyond[chip] = scale.integers(table.beyond_mean(share * table.time.kind_layer[chip], plan.at(chip))[0])
+            if name in later:
+                more = later[name][0, place] * table.later_beyond_mean(chip, plan.row(chip))
+            else:
+                share = layer[0, place] / table.time.layer[chip, plan.row(chip)]
+                more = table.beyond_mean(share * table.time.kind_layer[chip], plan.at(chip))[0]
+            beyond[chip] = scale.integers(more)
         found[name] = PassSteps(scale.integers(plan.vpp * layer[0]), scale.integers(fixed[0]), beyond)
     return found
 

@@ -4,7 +4,7 @@ Exact for the integers that the solver gets wherever every stage chooses its rec
 given to it: then a stage's least time is a table by its layers (and by where they lie, with layers of several kinds),
 and nothing else ties stages together but their number of layers and the two maxima in the objective, the slowest stage
 and what follows the pipeline. Under limits on these two the least sum of the stages is a shortest path over layers
-placed (`_shortest`); `_descend` finds the limits.
+placed (`_shortest`); `_descend` finds the limits. Where backward is split more than these two tie stages: chains.py.
 
 What it says is a lower bound on every plan that the solver's model allows: the model has these layers, options, memory
 limits and integers, and may only have more constraints (a launcher's split of layers, pins). The solver starts from the
@@ -21,6 +21,8 @@ from heapq import heappop, heappush
 import numpy as np
 
 from cpsolver.cost.shard import Ints
+from cpsolver.cost.step_form import PASS_PARTS, StepForm
+from cpsolver.search.compile.chains import NEVER, ChainSplits
 from cpsolver.search.compile.data import PassSteps, PlanData
 from cpsolver.search.compile.options import ChipOptions
 
@@ -28,9 +30,6 @@ Options = tuple[int, ...]
 """Indices of the recomputation options that a stage may have."""
 Choice = dict[int, Options]
 """The options of each chip type's stages, each of which takes its own best."""
-NEVER = np.iinfo(np.int64).max // 8
-"""More steps than any plan takes."""
-_FULL_TRIES = 20  # times that stages are left out because their work alone is too long
 _TRIES = 400  # boxes of limits that are tried before a lower bound has to do
 
 Box = tuple[int, int, int, int]
@@ -42,7 +41,8 @@ class Split:
     """A split of a plan's layers and what is proven of all splits, in integer steps.
 
     `objective` (`PlanData.multiple` times the step time) is the split's own, `chunk` its layers in each chunk and
-    `option` its options' indices, by stage. No split has a slowest stage below `slowest` or an objective below `lower`.
+    `option` its options' indices, by stage; `parts` what a StepForm asks of these. No split has a slowest stage below
+    `slowest` or an objective below `lower`.
     """
 
     objective: int
@@ -50,6 +50,7 @@ class Split:
     lower: int
     chunk: Ints
     option: Ints
+    parts: Ints | None = None
 
 
 class Splitter:
@@ -69,10 +70,10 @@ class Splitter:
         self._pairs = plan.microbatches * plan.vpp - 1
         self._follows = np.asarray(plan.after_layer[:, None] * self._length.T + plan.after_fixed[:, None])[:, :, None]
         self._afters = np.unique(self._follows)
+        self._least = np.array([plan.least(position) for position in range(plan.pp)])[:, None, None]
         if plan.odd is not None:
             self._begin, self._end = np.maximum(begin, 0), end
             self._odd = plan.odd[end] - plan.odd[self._begin]
-        self._form = plan.form
         self._passes = {name: self._pass_steps(steps) for name, steps in plan.passes.items()}
 
     def slowest(self, choice: Choice) -> int:
@@ -82,48 +83,32 @@ class Splitter:
     def least_objective(self, choice: Choice, slowest: int) -> int:
         """No split with these options, or some of them, has a smaller one; `slowest`: as the method of that name."""
         seconds = self._tables(choice)[0]
-        leading, summed = self._counted(seconds)
-        total = self._least_sum(summed)
+        if self._plan.form is not None:
+            return max(self._chain_splits(self._plan.form, seconds).least(), self._works(slowest))
+        total = self._least_sum(seconds)
         if self._plan.odd is not None:
-            total = self._shortest(leading, summed, NEVER - 1, NEVER)[0]
-        return self._least_of(slowest, self._least_leading(leading, slowest), total)
+            total = self._shortest(seconds, NEVER - 1, NEVER)[0]
+        return self._least_of(slowest, total)
 
-    def _least_leading(self, leading: Ints, slowest: int) -> int:
-        return self._pairs * slowest if self._form is None else self._smallest(leading)
-
-    def _least_of(self, slowest: int, leading: int, total: int) -> int:
+    def _least_of(self, slowest: int, total: int) -> int:
         """No split has a smaller objective than these, the least that there are, make."""
-        least = leading + total
-        if self._form is not None:
-            least = max(least, self._plan.multiple * self._plan.microbatches * slowest)
-        return least + self._plan.multiple * int(self._afters[0])
+        return self._pairs * slowest + total + self._plan.multiple * int(self._afters[0])
 
-    def _counted(self, seconds: Ints) -> tuple[Ints, Ints]:
-        """What of every stage counts: the largest of the first table, and the sum of the second (NEVER: not at all).
+    def _works(self, slowest: int) -> int:
+        """What a stage makes a step take at least, whatever the others do, where backward is split."""
+        return self._plan.multiple * (self._plan.microbatches * slowest + int(self._afters[0]))
 
-        An objective is both, and what follows the pipeline; where backward is split no less than what stands `_alone`.
-        """
-        fits, known = seconds < NEVER, np.where(seconds < NEVER, seconds, 0)
-        if self._form is None:
-            return np.where(fits, self._pairs * known, NEVER), seconds
-        summed = sum(int(each) * part for each, part in zip(self._form.summed, self._parts(known), strict=True))
-        return np.where(fits, self._longest_form(self._form.leading, known), NEVER), np.where(fits, summed, NEVER)
-
-    def _alone(self, seconds: Ints) -> Ints:
-        """What each stage makes a step take at least, whatever the others do, where backward is split."""
-        assert self._form is not None
-        fits = seconds < NEVER
-        return np.where(fits, self._longest_form(self._form.alone, np.where(fits, seconds, 0)), NEVER)
-
-    def _longest_form(self, forms: Ints, seconds: Ints) -> Ints:
-        """The longest of the forms, (forms, pp, 3), of tables by stage."""
-        parts = self._parts(seconds)
-        each = (sum(form[:, part, None, None] * parts[part] for part in range(len(parts))) for form in forms)
-        return np.asarray(np.max(list(each), axis=0))
-
-    def _parts(self, seconds: Ints) -> tuple[Ints, Ints, Ints]:
-        """T, F and W of every stage."""
-        return seconds, self._passes["forward"], self._passes["weight"]
+    def _chain_splits(self, form: StepForm, seconds: Ints) -> ChainSplits:
+        """The splits of a plan whose backward is split, by the place where stages begin."""
+        fits = (seconds < NEVER) & (self._length >= self._least)
+        parts = np.zeros((PASS_PARTS, *seconds.shape), dtype=np.int64)
+        for part, table in zip(parts, (np.where(fits, seconds, 0), *self._passes.values()), strict=False):
+            part[:] = table
+        if self._plan.odd is not None:
+            end = np.minimum(np.arange(self._needed + 1) + self._length, self._needed)[None]
+            fits = np.take_along_axis(fits, end, axis=2) & (np.arange(self._needed + 1) + self._length <= self._needed)
+            parts = np.take_along_axis(parts, end[None], axis=3)
+        return ChainSplits(form, parts, fits, self._follows[:, :, 0], self._needed)
 
     def may_run_within(self, choice: Choice, limit: int) -> bool:
         """Whether some split's schedule, run event by event, might end within a limit in the objective's steps.
@@ -159,60 +144,36 @@ class Splitter:
                 np.minimum(begin, of_length[length - 1 :], out=begin)
         return behind
 
-    def best(self, choice: Choice, slowest: int, known: int = NEVER) -> Split:
-        """The best split with these options, of which `slowest` is known.
+    def best(self, choice: Choice, slowest: int, known: int = NEVER, least: int = 0) -> Split:
+        """The best split with these options, of which `slowest` is known, and that none has less than the `least`.
 
         If none is below the objective `known` any of them, or one of objective NEVER: then `lower` is `known`.
         """
-        seconds, option = self._tables(choice)
-        leading, summed = self._counted(seconds)
-        first = self._least_leading(leading, slowest)
-        if self._least_of(slowest, first, self._least_sum(summed)) >= known:
-            none = np.zeros(self._plan.pp, dtype=np.int64)
-            return Split(NEVER, slowest, known, none, none)
-        objective, lower, chunk = self._best_of(seconds, first, known)
+        (seconds, option), parts = self._tables(choice), None
+        if self._plan.form is not None:
+            splits = self._chain_splits(self._plan.form, seconds)
+            objective, lower, chunk = splits.best(slowest, known, max(least, self._works(slowest)))
+            parts = splits.parts(chunk)
+        elif self._least_of(slowest, self._least_sum(seconds)) >= known:
+            objective, lower, chunk = NEVER, known, np.zeros(self._plan.pp, dtype=np.int64)
+        else:
+            objective, lower, chunk = self._descend(seconds, slowest, known)
         chosen = [table[at] for table, at in zip(option, self._at(seconds, chunk), strict=True)]
-        return Split(objective, slowest, lower, chunk, np.array(chosen))
+        return Split(objective, slowest, lower, chunk, np.array(chosen), parts)
 
-    def _best_of(self, seconds: Ints, first: int, known: int) -> tuple[int, int, Ints]:
-        """As `_descend`, of what the stages take; `first`: the least that leads.
+    def parts(self, chunk: Ints, option: Ints) -> Ints:
+        """What a StepForm asks of the stages of a split with these options: (PASS_PARTS, pp)."""
+        found = np.zeros((PASS_PARTS, len(chunk)), dtype=np.int64)
+        for own in self._plan.by_chip.values():
+            for place, stage in enumerate(own.places):
+                length, end = chunk[stage] - 1, chunk[: stage + 1].sum()
+                tables = [self._steps(own, int(option[stage]))[place], *(each[stage] for each in self._passes.values())]
+                found[: len(tables), stage] = [table[length, min(end, table.shape[1] - 1)] for table in tables]
+        return found
 
-        Where W passes fill a stage's whole bubble its work alone counts, which `_descend` does not know: then stages
-        that long are left out, and what is left of the splits is looked through again. Nor does it know of stages that
-        hold a step up together; where they do, its lower bound stands and the solver goes on.
-        """
-        if self._form is None:
-            return self._descend(*self._counted(seconds), first, known)
-        alone, multiple = self._alone(seconds), self._plan.multiple
-        best, chunk, lower, limit = NEVER, np.zeros(self._plan.pp, dtype=np.int64), NEVER, NEVER
-        for _ in range(_FULL_TRIES):
-            leading, summed = self._counted(np.where(alone > limit, NEVER, seconds))
-            first = self._smallest(leading)
-            if first >= NEVER:
-                return best, min(best, known), chunk
-            objective, lower, split = self._descend(leading, summed, first, min(best, known))
-            if objective < NEVER:
-                longest, used = self._longest(alone, split)
-                longest = max(longest, self._together(seconds, split))
-                objective = max(objective, longest + multiple * used)
-                best, chunk = (objective, split) if objective < best else (best, chunk)
-            further = min(best, known) - 1 - multiple * int(self._afters[0])
-            if lower >= min(best, known) or further >= limit:
-                break
-            limit = further
-        return best, min(best, known, lower), chunk
-
-    def _together(self, seconds: Ints, chunk: Ints) -> int:
-        """The longest of the sums over all stages that a split makes a step take at least."""
-        assert self._form is not None
-        tables = [np.broadcast_to(part, seconds.shape) for part in self._parts(seconds)]
-        at = list(self._at(seconds, chunk))
-        parts = [[int(of_stage[place]) for of_stage, place in zip(table, at, strict=True)] for table in tables]
-        return int((self._form.together * np.array(parts).T).sum(axis=(1, 2)).max(initial=0))
-
-    def _longest(self, table: Ints, chunk: Ints) -> tuple[int, int]:
-        """The largest entry of a table that a split has, and the most that follows the pipeline."""
-        longest = max(int(of_stage[at]) for of_stage, at in zip(table, self._at(table, chunk), strict=True))
+    def _longest(self, seconds: Ints, chunk: Ints) -> tuple[int, int]:
+        """The slowest stage of a split, and the most that follows the pipeline."""
+        longest = max(int(of_stage[at]) for of_stage, at in zip(seconds, self._at(seconds, chunk), strict=True))
         return longest, int(self._follows[np.arange(len(chunk)), chunk - 1, 0].max())
 
     def _at(self, seconds: Ints, chunk: Ints) -> Iterator[tuple[int, int]]:
@@ -220,16 +181,17 @@ class Splitter:
         ends = np.minimum(np.cumsum(chunk), seconds.shape[2] - 1)
         return zip((chunk - 1).tolist(), ends.tolist(), strict=True)
 
-    def _descend(self, leading: Ints, summed: Ints, first: int, known: int) -> tuple[int, int, Ints]:
+    def _descend(self, seconds: Ints, slowest: int, known: int) -> tuple[int, int, Ints]:
         """The least objective (one not below `known` if there is no less), a lower bound, and the split.
 
-        What leads and what follows the pipeline are entries of the tables, so a split lies in a point of a grid of
-        limits. In a box of the grid no objective is below the box's first limit + the least sum under its last limits
-        + `multiple` times its first limit on what follows: the boxes are taken in the order of such bounds until none
-        is below the best. The split of a box's last limits is as good as any in all points from its own maxima on,
-        for the least sum only grows as limits fall; what is left of the box lies before one of these maxima.
+        The slowest stage and what follows the pipeline are entries of the tables, so a split lies in a point of a grid
+        of limits. In a box of the grid no objective is below `pairs` times the box's first limit + the least sum under
+        its last limits + `multiple` times its first limit on what follows: the boxes are taken in the order of such
+        bounds until none is below the best. The split of a box's last limits is as good as any in all points from its
+        own maxima on, for the least sum only grows as limits fall; what is left of the box lies before one of these
+        maxima.
         """
-        limits = np.unique(leading[(leading >= first) & (leading < NEVER)])
+        limits = np.unique(seconds[(seconds >= slowest) & (seconds < NEVER)])
         afters, multiple = self._afters, self._plan.multiple
         best, split = NEVER, np.zeros(self._plan.pp, dtype=np.int64)
         waiting: list[tuple[int, Box]] = [(0, (0, len(limits) - 1, 0, len(afters) - 1))]
@@ -237,17 +199,17 @@ class Splitter:
             if not waiting or waiting[0][0] >= min(best, known):
                 break
             a, b, c, d = heappop(waiting)[1]
-            total, chunk = self._shortest(leading, summed, int(limits[b]), int(afters[d]))
+            total, chunk = self._shortest(seconds, int(limits[b]), int(afters[d]))
             if total >= NEVER:
                 continue
-            longest, used = self._longest(leading, chunk)
-            objective = longest + total + multiple * used
+            longest, used = self._longest(seconds, chunk)
+            objective = self._pairs * longest + total + multiple * used
             if objective < best:
                 best, split = objective, chunk
             i, j = int(np.searchsorted(limits, longest)), int(np.searchsorted(afters, used))
             for box in ((a, i - 1, c, d), (max(i, a), b, c, j - 1)):
                 for half in self._halves(box, limits):
-                    bound = int(limits[half[0]]) + total + multiple * int(afters[half[2]])
+                    bound = self._pairs * int(limits[half[0]]) + total + multiple * int(afters[half[2]])
                     if bound < min(best, known):
                         heappush(waiting, (bound, half))
         lower = min(best, known, waiting[0][0] if waiting else NEVER)
@@ -258,7 +220,10 @@ class Splitter:
         a, b, c, d = box
         if a > b or c > d:
             return
-        slowest, after = limits[b] - limits[a], self._plan.multiple * (self._afters[d] - self._afters[c])
+        slowest, after = (
+            self._pairs * (limits[b] - limits[a]),
+            self._plan.multiple * (self._afters[d] - self._afters[c]),
+        )
         if a == b and c == d:
             yield box
         elif c == d or (a < b and slowest >= after):
@@ -355,9 +320,9 @@ class Splitter:
         reached[0] = 0
         return reached
 
-    def _shortest(self, leading: Ints, summed: Ints, limit: int, after: int) -> tuple[int, Ints]:
+    def _shortest(self, seconds: Ints, limit: int, after: int) -> tuple[int, Ints]:
         """The least sum of the stages within the limits, and the chunks that have it."""
-        within = np.where((leading > limit) | (self._follows > after), NEVER, summed)
+        within = np.where((seconds > limit) | (self._follows > after), NEVER, seconds)
         lengths = int(np.nonzero((within < NEVER).any(axis=(0, 2)))[0].max(initial=0)) + 1
         begin, reached = self._from[:lengths], self._nothing_placed()
         taken = []
@@ -366,9 +331,9 @@ class Splitter:
             pick = paths.argmin(axis=0)
             reached[:-1] = np.minimum(paths[pick, np.arange(len(pick))], NEVER)
             taken.append(pick + 1)
-        chunk, at = np.zeros(len(summed), dtype=np.int64), self._needed
+        chunk, at = np.zeros(len(seconds), dtype=np.int64), self._needed
         if reached[at] < NEVER:
-            for p in reversed(range(len(summed))):
+            for p in reversed(range(len(seconds))):
                 chunk[p] = taken[p][at]
                 at -= int(chunk[p])
         return int(reached[self._needed]), chunk

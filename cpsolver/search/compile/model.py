@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor
 from threading import Thread
@@ -13,6 +13,7 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from cpsolver.cost.modules import Modules
+from cpsolver.cost.schedules import PipelineSchedule
 from cpsolver.cost.shard import Ints
 from cpsolver.plans.dimensions import DIMENSIONS, ROW
 from cpsolver.plans.folding import unfolded
@@ -21,7 +22,7 @@ from cpsolver.problem.problem import Problem
 from cpsolver.search.bounds.coefficients import Coefficients
 from cpsolver.search.compile.constraints import FAMILIES, step_time
 from cpsolver.search.compile.data import PlanData, Scale, plan_data, scale_for
-from cpsolver.search.compile.exact import Split
+from cpsolver.search.compile.exact import Split, Splitter
 from cpsolver.search.compile.options import Option
 from cpsolver.search.compile.variables import Variables, make_variables
 from cpsolver.search.compile.warm_start import may_run_within, warm_start
@@ -41,12 +42,14 @@ _STATUS: dict[int, Status] = {
 
 @dataclass(frozen=True)
 class Solved:
-    """What the solver says of some plans: the best strategy, its step time and a lower bound, both in seconds."""
+    """What the solver says of some plans: the best strategy, its step time and a lower bound, both in seconds; and the
+    strategy's layers in each chunk and options, by stage."""
 
     status: Status
     strategy: Strategy | None
     step_time_s: float
     bound_s: float
+    split: tuple[Ints, Ints] | None = None
 
 
 class CompiledModel:
@@ -93,14 +96,9 @@ class CompiledModel:
         """
         invalid = self.model.validate()
         assert not invalid, invalid
-        solver = cp_model.CpSolver()
-        parameters = solver.parameters
-        parameters.num_workers = parameters.random_seed = 1
-        parameters.cp_model_presolve = presolve
-        parameters.fix_variables_to_their_hinted_value = self._settled and presolve
-        parameters.catch_sigint_signal = False  # Ctrl-C is Python's: see _run
+        solver = self._solver(presolve)
         if time_limit_s is not None:
-            parameters.max_time_in_seconds = max(_LEAST_S, time_limit_s)
+            solver.parameters.max_time_in_seconds = max(_LEAST_S, time_limit_s)
         status = _STATUS[_run(solver, self.model)]
         if status == "infeasible" and self._feasible:
             assert presolve, "CP-SAT finds no plan where one is known"
@@ -109,14 +107,29 @@ class CompiledModel:
         bound = float("inf") if status == "infeasible" else solver.best_objective_bound * seconds
         if status in ("infeasible", "unknown"):
             return Solved(status, None, float("inf"), bound)
-        return Solved(status, self._read(solver), solver.objective_value * seconds, bound)
+        plan, chunk, option = self._read(solver)
+        strategy = _strategy(self._problem, plan, chunk, option)
+        return Solved(status, strategy, solver.objective_value * seconds, bound, (chunk, option))
 
-    def _read(self, solver: cp_model.CpSolver) -> Strategy:
+    def _solver(self, presolve: bool) -> cp_model.CpSolver:
+        """One worker and a fixed seed."""
+        solver = cp_model.CpSolver()
+        parameters = solver.parameters
+        parameters.num_workers = parameters.random_seed = 1
+        parameters.cp_model_presolve = presolve
+        parameters.fix_variables_to_their_hinted_value = self._settled and presolve
+        parameters.catch_sigint_signal = False  # Ctrl-C is Python's: see _run
+        if any(plan.form is not None for plan in self._plans):
+            parameters.cut_level = 0  # of the longest of many sums it looks for too many cuts
+        return solver
+
+    def _read(self, solver: cp_model.CpSolver) -> tuple[PlanData, Ints, Ints]:
+        """The best plan, and its stages' layers in each chunk and options."""
         v = self.variables
         which = solver.value(v.which)
         plan, stages = self._plans[which], v.stages[which]
-        layers = [solver.value(v.layers[p]) for p in range(plan.pp)]
-        return _strategy(self._problem, plan, layers, [solver.value(stages[p].option) for p in range(plan.pp)])
+        chunk = [solver.value(v.chunk[p]) for p in range(plan.pp)]
+        return plan, np.array(chunk), np.array([solver.value(stages[p].option) for p in range(plan.pp)])
 
 
 def _is_plan(problem: Problem, plan: PlanData, known: Split) -> bool:
@@ -128,13 +141,13 @@ def _is_plan(problem: Problem, plan: PlanData, known: Split) -> bool:
 
 def _of_split(problem: Problem, plan: PlanData, known: Split, scale: Scale, bound_s: float) -> Solved:
     """A split as a plan, without a solver."""
-    layers = plan.vpp * known.chunk - np.array([plan.slot(position) for position in range(plan.pp)])
-    strategy = _strategy(problem, plan, layers.tolist(), known.option.tolist())
+    strategy = _strategy(problem, plan, known.chunk, known.option)
     return Solved("feasible", strategy, known.objective * scale.unit_s / plan.multiple, bound_s)
 
 
-def _strategy(problem: Problem, plan: PlanData, layers: list[int], option: list[int]) -> Strategy:
-    """A plan with layers and the index of an option for every stage."""
+def _strategy(problem: Problem, plan: PlanData, chunk: Ints, option: Ints) -> Strategy:
+    """A plan with layers in each chunk and the index of an option for every stage."""
+    layers = (plan.vpp * chunk - np.array([plan.slot(position) for position in range(plan.pp)])).tolist()
     groups, start = list[StageGroup](), 0
     for chip, count in chip_blocks(tuple(problem.chip_names[chip] for chip in plan.chips)):
         end, options = start + count, plan.by_chip[plan.chips[start]].options
@@ -183,10 +196,11 @@ def _groups(chip: str, layers: list[int], chosen: list[Option]) -> list[StageGro
 
 
 def _solved(
-    problem: Problem, plan: PlanData, known: Split, scale: Scale, within: tuple[float, float], left_s: float | None
+    table: Coefficients, plan: PlanData, known: Split, scale: Scale, within: tuple[float, float], left_s: float | None
 ) -> Solved:
     """What the solver says of a plan within two step times; where there is no time for that the split alone, if it is
-    a plan."""
+    a plan. Otherwise chains of passes are looked for here that hold up what the solver finds."""
+    problem = table.problem
     is_plan, solved = _is_plan(problem, plan, known), None
     if not is_plan or left_s is None or left_s > 0:
         model = CompiledModel(problem, [plan], scale, *within)
@@ -195,14 +209,45 @@ def _solved(
     if is_plan and (solved is None or solved.status == "unknown"):
         return _of_split(problem, plan, known, scale, within[0])
     assert solved is not None
-    return solved
+    if is_plan or solved.split is None or (left_s is not None and left_s <= 0):
+        return solved
+    further = _with_chain(table.schedule(plan.row), plan, Splitter(plan).parts(*solved.split))
+    return solved if further is None else _solved(table, further, known, scale, within, left_s)
 
 
-def _may_run_within(table: Coefficients, plan: PlanData, by_events_s: float, scale: Scale) -> bool:
+def _may_run_within(plan: PlanData, by_events_s: float, scale: Scale) -> bool:
     """Whether a plan might end within that when its schedule is run event by event."""
-    if plan.form is not None:  # of others than a V there is the formula alone, by which such a plan is too slow
-        return table.schedule(plan.row).by_events
+    if plan.form is not None:  # no event takes less than the formula, by which such a plan is too slow
+        return False
     return may_run_within(plan, (by_events_s + plan.error_s) * plan.vpp / scale.unit_s)
+
+
+def _start(table: Coefficients, plan: PlanData, late: Callable[[], bool], most: int) -> tuple[PlanData, Split | None]:
+    """A plan with all chains of passes that hold its first split up, and that split: see `warm_start`.
+
+    Chains that its form lacks are looked for by running the schedule. No split is faster by events than by some of its
+    chains; so one that has all of its own, and is the best by those that are known, is the best by events.
+    """
+    schedule, by_stage = table.schedule(plan.row), table.problem.recompute_by_stage
+    known = warm_start(plan, by_stage, late, most) if plan.possible else None
+    while known is not None and known.parts is not None and known.lower <= most and not late():
+        further = _with_chain(schedule, plan, known.parts)
+        if further is None:
+            break
+        assert plan.form is not None
+        assert further.form is not None
+        longer = further.form.steps(known.parts) - plan.form.steps(known.parts)
+        plan, known = further, replace(known, objective=known.objective + longer)
+        known = warm_start(plan, by_stage, late, most, known)
+    return plan, known
+
+
+def _with_chain(schedule: PipelineSchedule, plan: PlanData, parts: Ints) -> PlanData | None:
+    """The plan with the chain of passes more that holds up stages with these PASS_PARTS; None where it has that."""
+    if schedule.completed is None or plan.form is None:
+        return None
+    form = schedule.completed(plan.form, parts.astype(np.float64))
+    return None if form is None else replace(plan, form=form)
 
 
 def solve_plan(
@@ -221,7 +266,7 @@ def solve_plan(
     limit is known, guesses of one grow: a small one keeps the model small. Where none ends within `by_events_s` when
     its schedule is run event by event, `by_formula_s` is the limit if that is lower.
     """
-    problem, began = table.problem, time.monotonic()
+    began = time.monotonic()
 
     def late() -> bool:
         return time_limit_s is not None and time.monotonic() - began > time_limit_s
@@ -235,7 +280,7 @@ def solve_plan(
         upper = min(limit_s, bound_s * guess)
         scale = scale_for(upper, weight)
         plan = plan_data(table, row, chips, scale, upper)
-        if max(by_events_s, by_formula_s) < upper and not _may_run_within(table, plan, by_events_s, scale):
+        if max(by_events_s, by_formula_s) < upper and not _may_run_within(plan, by_events_s, scale):
             if by_formula_s <= bound_s:
                 return None
             if time_limit_s and late():
@@ -243,10 +288,10 @@ def solve_plan(
             left = time_limit_s and time_limit_s - (time.monotonic() - began)
             return solve_plan(table, row, chips, bound_s, min(limit_s, by_formula_s), left)
         most = ceil((upper + plan.error_s) * plan.multiple / scale.unit_s)
-        known = warm_start(plan, problem.recompute_by_stage, late, most) if plan.possible else None
+        plan, known = _start(table, plan, late, most)
         if known is not None and known.lower * scale.unit_s / plan.multiple - plan.error_s <= upper:
             left = None if time_limit_s is None else time_limit_s - (time.monotonic() - began)
-            solved = _solved(problem, plan, known, scale, (bound_s, upper), left)
+            solved = _solved(table, plan, known, scale, (bound_s, upper), left)
         if upper == limit_s or (solved is not None and solved.status != "infeasible"):
             break
     return solved

@@ -12,8 +12,9 @@ from dataclasses import replace
 from heapq import heappop, heappush
 from math import prod
 
+from cpsolver.search.compile.chains import NEVER
 from cpsolver.search.compile.data import PlanData
-from cpsolver.search.compile.exact import NEVER, Choice, Split, Splitter
+from cpsolver.search.compile.exact import Choice, Split, Splitter
 from cpsolver.search.compile.guess import guessed
 
 _FEW = 128
@@ -24,18 +25,23 @@ quicker from there."""
 
 
 def warm_start(
-    plan: PlanData, by_stage: bool, late: Callable[[], bool] = lambda: False, limit: int = NEVER
+    plan: PlanData,
+    by_stage: bool,
+    late: Callable[[], bool] = lambda: False,
+    limit: int = NEVER,
+    known: Split | None = None,
 ) -> Split | None:
     """The best split found, with bounds on all; None where the plan cannot hold the model.
 
     `by_stage`: every stage chooses its option for itself. A launcher's split of layers is not looked at, nor that the
     head may stand for no more layers than a chunk has. Once it is `late` any split will do, and where no split has an
-    objective up to the `limit` none need be there.
+    objective up to the `limit` none need be there. `known`: a split of a plan whose backward is split, with a lower
+    bound on all.
     """
     if plan.needed < plan.pp:
         return None
     if by_stage or plan.odd is not None or plan.form is not None:
-        return _exact(plan, by_stage, None, late, limit)
+        return _exact(plan, by_stage, known, late, limit)
     guesses = [
         split
         for choices in _tied_choices(plan)
@@ -77,7 +83,7 @@ class _Choices:
     """Choices of options, of which the first chip types have settled on one, by their least slowest stage."""
 
     def __init__(self, plan: PlanData) -> None:
-        self._splitter, self._chips = Splitter(plan), list(plan.by_chip)
+        self._splitter, self._chips, self._by_chains = Splitter(plan), list(plan.by_chip), plan.form is not None
         self._waiting: list[tuple[int, int, int, int, Choice]] = []
         self._added = 0
 
@@ -97,7 +103,7 @@ class _Choices:
         all choices is one on any split all the same. Once it is `late`, or after many choices, the first
         split ends it, and so does a bound above the `limit`.
         """
-        slowest, lower, left = [], [], _MOST_CHOICES
+        slowest, lower, left, floor = [], [], _MOST_CHOICES, 0 if best is None else best.lower
         while self._waiting and self._waiting[0][0] < (limit + 1 if best is None else min(limit + 1, best.objective)):
             left -= 1
             if best is not None and (late() or left < 0):
@@ -108,7 +114,7 @@ class _Choices:
                 for pick in choice[chip]:
                     self.add({**choice, chip: (pick,)}, settled + 1)
                 continue
-            split = self._splitter.best(choice, least, NEVER if best is None else best.objective)
+            split = self._best_of(choice, least, NEVER if best is None else best.objective, floor, limit)
             slowest.append(split.slowest)
             lower.append(split.lower)
             if best is None or split.objective < best.objective:
@@ -118,6 +124,17 @@ class _Choices:
         slowest += (waiting[3] for waiting in self._waiting)
         lower += [min(best.objective, waiting[0]) for waiting in self._waiting[:1]]
         return replace(best, slowest=min(slowest), lower=min(lower))
+
+    def _best_of(self, choice: Choice, slowest: int, known: int, floor: int, limit: int) -> Split:
+        """The best split of a choice; where backward is split none is looked for above the limit, if there is proof
+        that all are."""
+        if not self._by_chains:
+            return self._splitter.best(choice, slowest, known)
+        below = min(known, limit + 1)
+        split = self._splitter.best(choice, slowest, below, floor)
+        if split.objective < NEVER or split.lower >= below:
+            return split
+        return self._splitter.best(choice, slowest, known, floor)
 
 
 def _tied_choices(plan: PlanData) -> Iterator[Choice]:
