@@ -29,7 +29,7 @@ behind the first up to one."""
 _NEIGHBOURS = (2, 3)
 """So many neighbours are longer than the others."""
 _STAGES = 16
-"""Of longer pipelines so many stages, evenly apart, are in turn what the following says."""
+"""Of longer pipelines so many stages, evenly apart, take their turn in all that."""
 _NEAR = 4e-3
 """Chains are left out that are longer than others by no more than that share in all runs."""
 _APART = 1e-6

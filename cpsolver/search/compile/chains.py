@@ -68,8 +68,8 @@ class _Sums:
 
 @dataclass
 class _Best:
-    """The best split so far, what is proven of all, and of those better than `known` the means of chains that bound
-    best: tables with what the stages from each place on add at least."""
+    """The best split so far, and what is proven of all; a mean of chains, and those of the last ones that bounded best,
+    with their bounds and tables. Only splits below `known` are looked for."""
 
     known: int
     objective: int

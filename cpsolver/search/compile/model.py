@@ -199,8 +199,8 @@ def _solved(
     table: Coefficients, plan: PlanData, known: Split, scale: Scale, within: tuple[float, float], left_s: float | None
 ) -> Solved:
     """What the solver says of a plan within two step times; where there is no time for that the split alone, if it is
-    a plan. Otherwise chains of passes are looked for here that hold up what the solver finds."""
-    problem = table.problem
+    a plan. Of another split that the solver finds chains of passes are looked for that hold it up."""
+    problem, began = table.problem, time.monotonic()
     is_plan, solved = _is_plan(problem, plan, known), None
     if not is_plan or left_s is None or left_s > 0:
         model = CompiledModel(problem, [plan], scale, *within)
@@ -209,10 +209,15 @@ def _solved(
     if is_plan and (solved is None or solved.status == "unknown"):
         return _of_split(problem, plan, known, scale, within[0])
     assert solved is not None
-    if is_plan or solved.split is None or (left_s is not None and left_s <= 0):
+    if plan.form is None or solved.split is None or (is_plan and known.lower >= known.objective):
         return solved
     further = _with_chain(table.schedule(plan.row), plan, Splitter(plan).parts(*solved.split))
-    return solved if further is None else _solved(table, further, known, scale, within, left_s)
+    if further is None:
+        return solved
+    left = None if left_s is None else left_s - (time.monotonic() - began)
+    if left is not None and left <= 0:
+        return replace(solved, status="feasible")
+    return _solved(table, further, known, scale, within, left)
 
 
 def _may_run_within(plan: PlanData, by_events_s: float, scale: Scale) -> bool:
