@@ -73,7 +73,7 @@ def _of_whole(passes: Ints) -> Ints:
 def seconds_of(parts: Floats, chunks: int) -> Floats:
     """Seconds of F, B and W of every stage's chunks, (pp, chunks, 3), of which stages have these PASS_PARTS."""
     whole, later = np.split(parts, 2)
-    forward_first = whole if chunks == 1 else (whole - later) / 2
-    by_chunk = np.stack([forward_first, whole - forward_first][:chunks], axis=-1)
+    first = whole if chunks == 1 else (whole - later) / 2
+    by_chunk = np.stack([first, whole - first][:chunks], axis=-1)
     of_all, forward, weight = by_chunk
     return np.stack([forward, of_all - forward - weight, weight], axis=-1)
