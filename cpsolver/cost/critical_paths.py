@@ -16,8 +16,10 @@ from cpsolver.cost.pass_graph import longest_chains
 from cpsolver.cost.shard import Bools, Floats, Ints
 from cpsolver.cost.split_events import SplitSchedule, chunks_of
 
-_SETTLED, _PERIOD = 3, 6
-"""From so many times pp microbatches on a schedule repeats itself with each `_PERIOD` of them, and so do its chains."""
+SETTLED, PERIOD = 6, 6
+"""From so many times pp microbatches on each `PERIOD` of them makes a step as much longer as the last, within 0.2 %."""
+_SETTLED = 3
+"""The same for chains of the runs here: those that do not repeat themselves from there on are left out."""
 _PASSES = ((1, 1, 1), (1, 1.3, 0.8), (1.15, 1, 0.85), (1.35, 1.03, 1), (1, 2, 1), (1, 4, 1), (1.8, 1.05, 1))
 """Seconds of F, B and W of a chunk with which schedules are run: W is half of a backward pass or less, and F may be run
 again with it."""
@@ -47,8 +49,8 @@ def critical_paths(schedule: SplitSchedule, pp: int, microbatches: int, joins: b
 
     `joins`: a step is from the first pass of all to the last, not from each device's own first.
     """
-    times = max(0, (microbatches - _SETTLED * pp) // _PERIOD)
-    few, runs = microbatches - _PERIOD * times, _runs(pp, chunks_of(schedule))
+    times = max(0, (microbatches - _SETTLED * pp) // PERIOD)
+    few, runs = microbatches - PERIOD * times, _runs(pp, chunks_of(schedule))
     found = _found(schedule, pp, few, joins)[0]
     if times:
         period, repeats = _period(schedule, pp, few, joins)
@@ -63,9 +65,9 @@ def critical_path(schedule: SplitSchedule, microbatches: int, joins: bool, secon
 
     None: it is not known, for the schedule does not repeat itself after so few microbatches as are run.
     """
-    times = max(0, (microbatches - _SETTLED * len(seconds)) // _PERIOD)
-    few = microbatches - _PERIOD * times
-    counts = [few + count * _PERIOD for count in range(min(times, 2) + 1)]
+    times = max(0, (microbatches - SETTLED * len(seconds)) // PERIOD)
+    few = microbatches - PERIOD * times
+    counts = [few + count * PERIOD for count in range(min(times, 2) + 1)]
     found: list[Ints] = [longest_chains(schedule, count, seconds[None], joins)[0] for count in counts]
     if times < len(counts):
         return found[-1]
@@ -105,10 +107,10 @@ def _found(schedule: SplitSchedule, pp: int, microbatches: int, joins: bool) -> 
 
 @lru_cache(maxsize=256)
 def _period(schedule: SplitSchedule, pp: int, microbatches: int, joins: bool) -> tuple[Ints, Bools]:
-    """By how much `_PERIOD` microbatches more make each of these chains longer, and whether as many again do so too."""
+    """By how much `PERIOD` microbatches more make each of these chains longer, and whether as many again do so too."""
     found, first = _found(schedule, pp, microbatches, joins)
     runs = _runs(pp, chunks_of(schedule))[first]
-    once, twice = (longest_chains(schedule, microbatches + count * _PERIOD, runs, joins) for count in (1, 2))
+    once, twice = (longest_chains(schedule, microbatches + count * PERIOD, runs, joins) for count in (1, 2))
     return once - found, (twice - once == once - found).all(axis=(1, 2, 3))
 
 

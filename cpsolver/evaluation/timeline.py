@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from cpsolver.cost.critical_paths import PERIOD, SETTLED
 from cpsolver.cost.pass_graph import steps_s
 from cpsolver.cost.pipeline_events import Timeline, detour_s, simulate
 from cpsolver.cost.schedules import SCHEDULES
@@ -16,8 +17,6 @@ from cpsolver.evaluation.evaluation import Evaluation, StageEvaluation
 from cpsolver.plans.strategy import ONE_GROUP, Strategy
 
 _MOST_EVENTS = 100_000  # passes that a check simulates: some tenths of a second
-_SETTLED, _PERIOD = 6, 6
-"""From so many times pp microbatches on a V repeats itself: so many more of them always take as long, within 0.2 %."""
 
 
 def plan_timeline(strategy: Strategy, stages: Sequence[StageEvaluation], microbatches: int) -> Timeline:
@@ -111,8 +110,8 @@ def _makespan_of_a_v(strategy: Strategy, stages: Sequence[StageEvaluation], micr
     pp = strategy.pp
     if pp == 1 or microbatches < V_MICROBATCHES * pp:  # which rules refuse
         return None
-    repeated = max(0, microbatches - _SETTLED * pp) // _PERIOD
-    fewer = microbatches - _PERIOD * max(0, repeated - 1)
+    repeated = max(0, microbatches - SETTLED * pp) // PERIOD
+    fewer = microbatches - PERIOD * max(0, repeated - 1)
     if 6 * pp * fewer > _MOST_EVENTS:
         return None
     waits = np.array([[stage.pipeline_p2p_s] for stage in stages]) / 4
@@ -122,8 +121,8 @@ def _makespan_of_a_v(strategy: Strategy, stages: Sequence[StageEvaluation], micr
     last = float(steps_s(name, fewer, seconds, joins=True)[0])
     if fewer == microbatches:
         return last
-    before = float(steps_s(name, fewer - _PERIOD, seconds, joins=True)[0])
-    return last + (last - before) * (microbatches - fewer) / _PERIOD
+    before = float(steps_s(name, fewer - PERIOD, seconds, joins=True)[0])
+    return last + (last - before) * (microbatches - fewer) / PERIOD
 
 
 def least_step_s(strategy: Strategy, evaluation: Evaluation, microbatches: int) -> float:

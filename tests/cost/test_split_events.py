@@ -177,7 +177,7 @@ def test_the_closed_form_is_exact_for_equal_stages(schedule: SplitSchedule, pp: 
         return  # rule `schedule`
     for f, b, w in ((1.0, 1.0, 1.0), (1.0, 1.3, 0.7), (1.0, 3.0, 1.0), (1.3, 1.1, 0.8)):
         equal = [np.full((pp, chunks_of(schedule)), each) for each in (f, b, w)]
-        assert form_s(schedule, m, *equal) == pytest.approx(events_s(schedule, m, *equal), rel=1e-3)
+        assert form_s(schedule, m, *equal) == pytest.approx(events_s(schedule, m, *equal), rel=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -45,12 +45,13 @@ def test_each_device_works_for_two_stages_half_of_the_time() -> None:
 
 
 def test_the_step_has_the_published_bubble() -> None:
-    """8 microbatches of F + B, and (4 / 2 - 1) (F + B + B - 3 B / 2), and some transfers on the way."""
+    """8 microbatches of F + B, and (4 / 2 - 1) (F + B + B - 3 B / 2), and transfers on the way, one and a half."""
     problem = deepseek(model={**model_spec(), "vocab": 128})  # next to no head, for equal stages
     found = evaluate(problem, four())
     stage = found.stages[0]
     f, b = stage.forward_s, stage.backward_s
-    assert found.breakdown_s["bubble"] == pytest.approx(f + b / 2, rel=0.09)
+    beyond = found.breakdown_s["bubble"] - (f + b / 2)
+    assert 0 < beyond < 1.7 * found.stages[1].pipeline_p2p_s
     assert sum(found.breakdown_s.values()) == pytest.approx(found.step_time_s)
 
 
