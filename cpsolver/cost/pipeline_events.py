@@ -33,6 +33,8 @@ IntArray: TypeAlias = NDArray[np.int64]
 FloatArray: TypeAlias = NDArray[np.float64]
 BoolArray: TypeAlias = NDArray[np.bool_]
 Durations: TypeAlias = tuple[FloatArray, FloatArray, FloatArray]
+MOST_EVENTS = 100_000
+"""Passes of a step that is run to see what a plan takes, at most: some tenths of a second."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +85,7 @@ def peak_live_total(pp: int, vpp: int, microbatches: int, group: int | None = No
         ValueError: for sizes that the schedule does not run (see `check_sizes`).
     """
     check_sizes(pp, vpp, microbatches, group)
-    return np.minimum(microbatches * vpp, _warmup(pp, vpp, microbatches, group) + 1)
+    return np.minimum(microbatches * vpp, warmups(pp, vpp, microbatches, group) + 1)
 
 
 def runs_beside(live: ArrayLike, all_of_step: ArrayLike) -> BoolArray:
@@ -187,13 +189,10 @@ def simulate(
     """
     forward, backward, delay = _checked_durations(forward_s, backward_s, p2p_s, microbatches)
     pp, vpp, _ = forward.shape
-    check_sizes(pp, vpp, microbatches, group)
-    micro, chunk, size = _units(pp, vpp, microbatches, group)
-    warmup = _warmup(pp, vpp, microbatches, group, beside)
-    at = _positions(warmup, microbatches * vpp)
-    paired = beside & (np.arange(microbatches * vpp) >= warmup[:, None])
+    order = _order(pp, vpp, microbatches, group, beside)
+    micro, chunk, at = order.microbatch, order.chunk, order.at
     duration_s = _by_position(at, forward[:, chunk, micro], backward[:, vpp - 1 - chunk, micro], np.float64)
-    start, end = _run(pp, *_all_inputs(at, paired, delay[:, micro], chunk, size), duration_s)
+    start, end = _run(pp, *order.inputs(delay[:, micro]), duration_s)
     makespan_s = float(end.max())
     return Timeline(
         stage=np.repeat(np.arange(pp), 2 * len(micro)),
@@ -205,6 +204,40 @@ def simulate(
         makespan_s=makespan_s,
         idle_s=makespan_s - duration_s.reshape(pp, -1).sum(axis=1),
     )
+
+
+def longest_chain(
+    forward_s: ArrayLike,
+    backward_s: ArrayLike,
+    microbatches: int,
+    vpp: int,
+    group: int | None = None,
+    beside: bool = False,
+) -> IntArray:
+    """The passes that make a step as long as it is: chunks' forwards and backwards of every stage, (pp, 2).
+
+    They are those before the last one to end, each of which another had to wait for, sending free.
+
+    Args:
+        forward_s: seconds of one microbatch's forward through any chunk of each stage, (pp,).
+        backward_s: the same of its backward.
+        microbatches, group, beside: as `simulate`, which says what raises.
+        vpp: virtual-pipeline size.
+    """
+    seconds = [np.asarray(each, dtype=np.float64)[:, None] for each in (forward_s, backward_s)]
+    pp = len(seconds[0])
+    order = _order(pp, vpp, microbatches, group, beside)
+    source, wait = order.inputs(np.zeros((pp, microbatches * vpp)))
+    duration_s = _by_position(order.at, seconds[0], seconds[1], np.float64)
+    end = _run(pp, source, wait, duration_s)[1]
+    kind = _by_position(order.at, 0, 1, np.int64)
+    found, event, per_stage = np.zeros((pp, 2), dtype=np.int64), int(end.argmax()), 2 * microbatches * vpp
+    while event >= 0:
+        found[event // per_stage, kind[event]] += 1
+        before = event - 1 if event % per_stage else -1
+        other = int(source[event])
+        event = other if other >= 0 and (before < 0 or end[other] > end[before]) else before
+    return found
 
 
 def check_sizes(pp: int, vpp: int, microbatches: int, group: int | None = None) -> None:
@@ -231,7 +264,7 @@ def check_sizes(pp: int, vpp: int, microbatches: int, group: int | None = None) 
         raise ValueError(f"the last group must have no or at least pp = {pp} microbatches, got {last}")
 
 
-def _warmup(pp: int, vpp: int, microbatches: int, group: int | None, beside: bool = False) -> IntArray:
+def warmups(pp: int, vpp: int, microbatches: int, group: int | None, beside: bool = False) -> IntArray:
     """Forwards before the first backward, or before the first pair of both where they run beside each other: (pp,)."""
     behind = np.arange(pp - 1, -1, -1, dtype=np.int64)
     wanted = behind if vpp == 1 else 2 * behind + (vpp - 1) * (group or pp)
@@ -268,19 +301,39 @@ def _by_position(
     return table.ravel()
 
 
-def _all_inputs(
-    at: tuple[IntArray, IntArray], paired: BoolArray, delay_s: FloatArray, chunk: IntArray, size: IntArray
-) -> tuple[IntArray, FloatArray]:
-    """For every event, the event it waits for (-1: none) and how long that one's output travels.
+@dataclass(frozen=True)
+class _Order:
+    """What stages run: microbatch, forward chunk and size of the group of every unit, (m * vpp,); where its forward and
+    backward stand `at` each stage; which forwards leave with the backward that follows (`paired`, (pp, m * vpp))."""
 
-    `paired` (pp, m * vpp): forwards whose output leaves with the backward that follows.
-    """
-    pp, count = at[0].shape
-    first = np.arange(pp)[:, None] * 2 * count
-    before = np.where(chunk > 0, np.arange(count) - size, -1)  # the same microbatch, one chunk earlier
-    source_f, wait_f = _inputs(at[0] + paired + first, delay_s, before)
-    source_b, wait_b = _inputs((at[1] + first)[::-1], np.roll(delay_s[::-1], -1, axis=0), before)  # the other way round
-    return (_by_position(at, source_f, source_b[::-1], np.int64), _by_position(at, wait_f, wait_b[::-1], np.float64))
+    microbatch: IntArray
+    chunk: IntArray
+    size: IntArray
+    at: tuple[IntArray, IntArray]
+    paired: BoolArray
+
+    def inputs(self, delay_s: FloatArray) -> tuple[IntArray, FloatArray]:
+        """For every event, the event it waits for (-1: none) and how long that one's output travels."""
+        at, chunk = self.at, self.chunk
+        pp, count = at[0].shape
+        first = np.arange(pp)[:, None] * 2 * count
+        before = np.where(chunk > 0, np.arange(count) - self.size, -1)  # the same microbatch, one chunk earlier
+        source_f, wait_f = _inputs(at[0] + self.paired + first, delay_s, before)
+        # the other way round
+        source_b, wait_b = _inputs((at[1] + first)[::-1], np.roll(delay_s[::-1], -1, axis=0), before)
+        return (
+            _by_position(at, source_f, source_b[::-1], np.int64),
+            _by_position(at, wait_f, wait_b[::-1], np.float64),
+        )
+
+
+def _order(pp: int, vpp: int, microbatches: int, group: int | None, beside: bool) -> _Order:
+    """That of a schedule; see `simulate`."""
+    check_sizes(pp, vpp, microbatches, group)
+    units = np.arange(microbatches * vpp)
+    warmup = warmups(pp, vpp, microbatches, group, beside)
+    paired = np.asarray(beside & (units >= warmup[:, None]))
+    return _Order(*_units(pp, vpp, microbatches, group), _positions(warmup, len(units)), paired)
 
 
 def _inputs(at: IntArray, delay_s: FloatArray, before: IntArray) -> tuple[IntArray, FloatArray]:

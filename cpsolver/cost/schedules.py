@@ -15,14 +15,8 @@ import numpy as np
 from cpsolver.cost import breadth_first
 from cpsolver.cost.pipeline_events import most_excess, peak_live_total
 from cpsolver.cost.shard import Bools, Floats, Ints
-from cpsolver.cost.split_backward import (
-    completed,
-    split_form,
-    v_bound,
-    zero_bubble_bound,
-    zero_bubble_form,
-)
-from cpsolver.cost.step_form import StepForm
+from cpsolver.cost.split_backward import split_form, zero_bubble_bound, zero_bubble_form
+from cpsolver.cost.step_form import PipelineSizes, StepForm
 from cpsolver.plans.dimensions import DIMENSIONS
 from cpsolver.plans.strategy import ON_REQUEST, ONE_GROUP, SEARCHED_SCHEDULES, Schedule
 from cpsolver.problem.problem import Problem
@@ -40,15 +34,13 @@ class PipelineSchedule:
         stacks: the stack profiles whose frameworks have it; None: all. A launcher says for itself what it has.
         live_chunks: chunks' forward passes that each stage holds at its peak, (pp,), from the problem, pp, vpp and the
             microbatches of a step.
-        form: where backward is split, what a step takes, from pp and the microbatches (split_backward.py).
-        completed: of those that are run event by event the form and the chain more that holds up a step of stages with
-            such PASS_PARTS, if that is longer (split_backward.py).
+        form: what a step takes, where that is not 1F1B's formula.
         bound: and what bounds take of that, from pp and microbatches of many rows: (first, second) of
             `split_backward.zero_bubble_bound`.
         joins: all ranks wait for each other between steps.
-        by_events: plans on one chip type are run event by event too: the closed form is off where stages or their
-            chunks differ.
-        above: the most by which a closed form is taken to be above that, as a share.
+        by_events: plans on one chip type are run event by event too, and found by that: the form's first chains are
+            less than a step where stages or their chunks differ.
+        splits_backward: into passes for the inputs' gradients and for the weights'.
     """
 
     label: str
@@ -56,12 +48,11 @@ class PipelineSchedule:
     interleaves: bool | None
     stacks: tuple[str, ...] | None
     live_chunks: Callable[[Problem, int, int, int], Ints]
-    form: Callable[[int, int], StepForm] | None = None
-    completed: Callable[[StepForm, Floats], StepForm | None] | None = None
+    form: Callable[[Problem, PipelineSizes], StepForm] | None = None
     bound: Callable[[Ints, Ints], tuple[Floats, Floats]] | None = None
     joins: bool = True
     by_events: bool = False
-    above: float = 0.0
+    splits_backward: bool = False
 
 
 def _live(_problem: Problem, pp: int, vpp: int, microbatches: int) -> Ints:
@@ -85,10 +76,16 @@ def _zero_bubble(name: Literal["zb1p", "zb2p"], times: int) -> PipelineSchedule:
         interleaves=False,
         stacks=("zero-bubble",),
         live_chunks=partial(_live_until_weights, times),
-        form=partial(zero_bubble_form, times, name),
+        form=lambda _problem, sizes: zero_bubble_form(times, name, sizes.pp, sizes.microbatches),
         bound=partial(zero_bubble_bound, times),
         joins=False,
+        splits_backward=True,
     )
+
+
+def _works(_pp: Ints, microbatches: Ints) -> tuple[Floats, Floats]:
+    """As `zero_bubble_bound`: what the slowest stage works."""
+    return np.asarray(microbatches, dtype=np.float64), np.zeros(np.shape(microbatches))
 
 
 def _live_zbv(_problem: Problem, pp: int, _vpp: int, microbatches: int) -> Ints:
@@ -125,15 +122,13 @@ def _joining(
         interleaves=interleaves,
         stacks=stacks,
         live_chunks=live_chunks,
-        form=partial(split_form, name, True),
-        completed=partial(completed, name, True),
-        bound=v_bound,
+        form=lambda _problem, sizes: split_form(name, True, sizes.pp, sizes.microbatches),
+        bound=_works,
         by_events=True,
+        splits_backward=True,
     )
 
 
-_ABOVE_BREADTH_FIRST = 0.08
-"""Of 500 random plans no closed form was as far above its events: 7.6 % at most (benchmarks/closed_forms.py)."""
 _TORCHTITAN = ("fsdp-torchtitan", "torchtitan-2025", "torchtitan-2026")
 
 SCHEDULES: dict[Schedule, PipelineSchedule] = {
@@ -146,8 +141,9 @@ SCHEDULES: dict[Schedule, PipelineSchedule] = {
         interleaves=True,
         stacks=(breadth_first.FOLD3D_STACK, "megatron-core", "megatron-core-plain", "megatron-bridge", *_TORCHTITAN),
         live_chunks=breadth_first.live_chunks,
+        form=breadth_first.step_form,
+        bound=_works,
         by_events=True,
-        above=_ABOVE_BREADTH_FIRST,
     ),
     # All of it as of its folded plan, which is DualPipeV's (plans/folding.py): the published bubble,
     # (PP / 2 - 1) (F&B + B - 3 W), and of both stages that a device holds PP + 1 microbatches.
@@ -164,20 +160,16 @@ V_CHUNKS = 2
 """Chunks of a stage of a V."""
 
 _BY_CODE = [SCHEDULES["1f1b"], *(SCHEDULES[name] for name in DIMENSIONS["schedule"].values)]
-SPLITS_BACKWARD: Bools = np.array([schedule.form is not None for schedule in _BY_CODE])
-"""Whether backward is split, by the code of a schedule in rows."""
-_ABOVE: Floats = np.array([schedule.above for schedule in _BY_CODE])
+HAS_FORM: Bools = np.array([schedule.form is not None for schedule in _BY_CODE])
+"""Whether what a step takes is a StepForm, by the code of a schedule in rows."""
 ALTERNATES: Bools = np.array([schedule is SCHEDULES["1f1b"] for schedule in _BY_CODE])
 """Whether it is Megatron's 1F1B, by the same."""
 
 
-def most_above(schedule: Ints, pp: Ints, vpp: Ints, microbatches: Ints, mixed: bool) -> Floats:
-    """The most by which closed forms of rows are taken to be above their events, where these are run: shares.
-
-    The first four are columns of rows, or of one; `mixed`: their plans have several chip types.
-    """
-    above = _ABOVE[schedule]
-    return np.where(SPLITS_BACKWARD[schedule], above, most_excess(pp, vpp, microbatches)) if mixed else above
+def most_above(schedule: Ints, pp: Ints, vpp: Ints, microbatches: Ints) -> Floats:
+    """The most by which closed forms of rows are above their events over several chip types, as shares: none is whose
+    step is a StepForm. The arguments are columns of rows, or of one."""
+    return np.where(HAS_FORM[schedule], 0.0, most_excess(pp, vpp, microbatches))
 
 
 def most_short(model: Architecture) -> int:
@@ -199,14 +191,9 @@ def schedules_to_search(problem: Problem) -> tuple[Schedule, ...]:
 
 
 def runs_events(problem: Problem, name: Schedule) -> bool:
-    """Whether plans of a schedule are run event by event on one chip type too; Fold3D's order is not run so."""
+    """Whether plans of a schedule are run event by event on one chip type too; where all forwards come first two chains
+    of passes say the same (breadth_first.py)."""
     return SCHEDULES[name].by_events and not (name in ONE_GROUP and breadth_first.forwards_first(problem))
-
-
-def ranked_by_formula(problem: Problem, name: Schedule) -> bool:
-    """Whether plans of a schedule that is run event by event are found by their closed form alone, which may be off;
-    others are found by what they take event by event (`PipelineSchedule.completed`)."""
-    return runs_events(problem, name) and SCHEDULES[name].completed is None
 
 
 def has_schedule(problem: Problem, name: Schedule) -> bool:

@@ -14,6 +14,7 @@ formula is the longest of the chains of passes that hold up the published orders
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -26,8 +27,6 @@ MOST_OF_A_STAGE = 1.0 / 3.0
 """W takes no more of forward and backward: half of the backward pass at most, and no longer than forward."""
 _LONG = 12
 """Stages of a pipeline that is long: see `zero_bubble_form`."""
-_AS_LONG = 1e-6
-"""Chains that differ by no more than that share are as long as each other."""
 V_MICROBATCHES = 2
 """Times pp: the fewest microbatches for stages placed as a V."""
 
@@ -43,17 +42,14 @@ def weight_share(forward_share: Floats) -> Floats:
 
 def split_form(schedule: SplitSchedule, joins: bool, pp: int, microbatches: int) -> StepForm:
     """What a step of a schedule takes; `joins`: see `PipelineSchedule`."""
-    return StepForm(microbatches, 2, by_parts(critical_paths(schedule, pp, microbatches, joins)))
+    chains = by_parts(critical_paths(schedule, pp, microbatches, joins))
+    return StepForm(microbatches, 2, chains, partial(_further, schedule, joins, microbatches))
 
 
-def completed(schedule: SplitSchedule, joins: bool, form: StepForm, parts: Floats) -> StepForm | None:
-    """A schedule's form with the chain more that holds up a step of stages with these PASS_PARTS; None where the form
-    has one as long, and where that cannot be seen."""
-    passes = critical_path(schedule, form.microbatches, joins, seconds_of(parts, chunks_of(schedule)))
-    if passes is None:
-        return None
-    further = form.with_chain(by_parts(passes))
-    return further if further.step_s(parts) > form.step_s(parts) * (1 + _AS_LONG) else None
+def _further(schedule: SplitSchedule, joins: bool, microbatches: int, parts: Floats) -> Ints | None:
+    """`StepForm.further`: by running the schedule."""
+    passes = critical_path(schedule, microbatches, joins, seconds_of(parts, chunks_of(schedule)))
+    return None if passes is None else by_parts(passes)
 
 
 def zero_bubble_form(times: int, schedule: SplitSchedule, pp: int, microbatches: int) -> StepForm:
@@ -67,7 +63,7 @@ def zero_bubble_form(times: int, schedule: SplitSchedule, pp: int, microbatches:
         return StepForm(microbatches, 2, chains)
     form = split_form(schedule, False, pp, microbatches)
     new = [each for each in chains if not (form.chains == each).all(axis=(1, 2)).any()]
-    return replace(form, chains=np.array([*form.chains, *new]))
+    return replace(form, chains=np.array([*form.chains, *new]), further=None)
 
 
 def _through_all(times: int, pp: int, microbatches: int) -> Ints:
@@ -95,8 +91,3 @@ def zero_bubble_bound(times: int, pp: Ints, microbatches: Ints) -> tuple[Floats,
     of_first, of_all = times * (pp - 1) / 2.0 + longest, (microbatches - 1) / 2.0 + longest * microbatches
     first = microbatches - others - np.minimum(of_first, of_all)
     return np.asarray(first), np.full(first.shape, others)
-
-
-def v_bound(pp: Ints, microbatches: Ints) -> tuple[Floats, Floats]:
-    """As `zero_bubble_bound`: what the slowest stage works."""
-    return np.asarray(microbatches, dtype=np.float64), np.zeros(np.shape(pp))

@@ -1,7 +1,8 @@
-"""What a step takes by formula where backward passes are split: the longest of sums over the stages' passes."""
+"""What a step takes by formula with schedules other than 1F1B: the longest of sums over the stages' passes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,6 +14,20 @@ PASS_PARTS = 6
 how much the same of its second chunk are longer than those of its first (nothing with one chunk)."""
 
 
+_AS_LONG = 1e-6
+"""Chains that differ by no more than that share are as long as each other."""
+
+
+@dataclass(frozen=True)
+class PipelineSizes:
+    """Stages (pp), chunks of each (vpp), microbatches of a step, and whether forwards run `beside` backwards."""
+
+    pp: int
+    vpp: int
+    microbatches: int
+    beside: bool = False
+
+
 @dataclass(frozen=True)
 class StepForm:
     """Seconds of a step as the longest of sums over the stages' seconds of a microbatch, of which PASS_PARTS count.
@@ -21,11 +36,14 @@ class StepForm:
         microbatches: a step takes no less than each stage works on all of them.
         multiple: what coefficients are multiples of: times 1 / multiple.
         chains: of every stage's parts, (chains, pp, PASS_PARTS).
+        further: of stages with such PASS_PARTS a chain that holds up their step, (pp, PASS_PARTS), None where it is not
+            known: with all of these the form is the step itself. None: no others are looked for.
     """
 
     microbatches: int
     multiple: int
     chains: Ints
+    further: Callable[[Floats], Ints | None] | None = None
 
     def step_s(self, parts: Floats) -> float:
         """Seconds of a step; `parts`: (PASS_PARTS, pp)."""
@@ -42,9 +60,14 @@ class StepForm:
         of_chain = np.einsum("sp,ps->s", chain, parts) / self.multiple
         return int((works if works.max() >= of_chain.sum() else of_chain).argmax())
 
-    def with_chain(self, chain: Ints) -> StepForm:
-        """The same with another chain, (pp, PASS_PARTS)."""
-        return replace(self, chains=np.concatenate([self.chains, chain[None]]))
+    def completed(self, parts: Floats) -> StepForm | None:
+        """The form with the chain more that holds up a step of stages with these parts; None where it has one as long,
+        and where that cannot be seen."""
+        chain = None if self.further is None else self.further(parts)
+        if chain is None:
+            return None
+        more = replace(self, chains=np.concatenate([self.chains, chain[None]]))
+        return more if more.step_s(parts) > self.step_s(parts) * (1 + _AS_LONG) else None
 
     def _chains_s(self, parts: Floats) -> Floats:
         return np.asarray(np.einsum("csp,ps->c", self.chains, parts) / self.multiple)

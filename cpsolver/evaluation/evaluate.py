@@ -16,6 +16,7 @@ from cpsolver.cost.pipeline_events import closed_form_s, runs_beside
 from cpsolver.cost.schedules import SCHEDULES, runs_events
 from cpsolver.cost.shard import Candidates, Floats, Ints
 from cpsolver.cost.stage import ChipTimes, Pipelines, StageSeconds, stage_seconds
+from cpsolver.cost.step_form import PipelineSizes, StepForm
 from cpsolver.cost.tables import MemoryTable, memory_table, time_table
 from cpsolver.evaluation.evaluation import PARTS, Evaluation, StageEvaluation
 from cpsolver.evaluation.timeline import makespan_s, plan_timeline
@@ -35,8 +36,8 @@ def evaluate(
     """Predict a structurally sound strategy (see rules.structure); whether it fits in memory is for the rules to say.
 
     Step time: (m - 1/vpp) * slowest stage + sum of stages / vpp, then the slowest stage's exposed data-parallel
-    communication and optimizer step. Where a schedule splits the backward pass, a `split_backward.StepForm` says all of
-    the pipeline (see SCHEDULES). Where stages run on several chip types that formula is off, too much by
+    communication and optimizer step. With other schedules than 1F1B a `StepForm` says all of the pipeline (see
+    SCHEDULES). Where stages run on several chip types that formula is off, too much by
     `pipeline_events.most_excess` at most, and with some schedules where stages or chunks differ: these are run event by
     event instead, unless `by_formula` asks for the formula alone, which is quicker.
     Microbatches of different sizes have no such formula: their schedule is run event by event, which charges a stage
@@ -52,12 +53,12 @@ def evaluate(
     stages = stage_evaluations(problem, strategy, memory_bytes, times)
     m = strategy.microbatches(problem.batch)
     last = max(stages, key=lambda stage: stage.after_s)
-    pipeline = _pipeline_by_size(strategy, stages) if strategy.dynamic else _pipeline_s(strategy, stages, m)
+    pipeline = _pipeline_by_size(strategy, stages) if strategy.dynamic else _pipeline_s(problem, strategy, stages, m)
     after = {"data_parallel": last.data_parallel_s, "optimizer": last.optimizer_s}
     formula = sum({**pipeline, **after}.values())
     alternates = strategy.schedule == "1f1b" and len(set(strategy.stage_chips)) > 1
     if (alternates or runs_events(problem, strategy.schedule)) and not strategy.dynamic and not by_formula:
-        pipeline = _by_events(strategy, stages, m, pipeline)
+        pipeline = _by_events(problem, strategy, stages, m, pipeline)
     breakdown = {**pipeline, **after}
     step = sum(breakdown.values())
     tokens = problem.useful_tokens
@@ -74,16 +75,28 @@ def evaluate(
     )
 
 
-def slowest_stage(strategy: Strategy, stages: Sequence[StageEvaluation], microbatches: int) -> int:
+def slowest_stage(problem: Problem, strategy: Strategy, stages: Sequence[StageEvaluation], microbatches: int) -> int:
     """The stage whose seconds a step's breakdown tells: the slowest, or with most work where microbatches differ."""
     if strategy.both_ways:
-        return slowest_stage(folded(strategy), _of_half(stages), microbatches // 2)
+        return slowest_stage(problem, folded(strategy), _of_half(stages), microbatches // 2)
     if strategy.dynamic:
         return int(_idle_s(strategy, stages).argmin())
-    form = SCHEDULES[strategy.schedule].form
+    form = _step_form(problem, strategy, stages, microbatches)
     if form is not None:
-        return form(strategy.pp, microbatches).slowest(_step_parts(stages))
+        return form.slowest(_step_parts(stages))
     return int(np.argmax([stage.microbatch_s for stage in stages]))
+
+
+def _step_form(
+    problem: Problem, strategy: Strategy, stages: Sequence[StageEvaluation], microbatches: int
+) -> StepForm | None:
+    """What a step takes, where that is not 1F1B's formula: complete, where the schedule is not run event by event."""
+    of_schedule = SCHEDULES[strategy.schedule].form
+    if of_schedule is None:
+        return None
+    form = of_schedule(problem, PipelineSizes(strategy.pp, strategy.vpp, microbatches, strategy.expert_overlap))
+    whole = None if runs_events(problem, strategy.schedule) else form.completed(_step_parts(stages))
+    return whole or form
 
 
 def _step_parts(stages: Sequence[StageEvaluation]) -> Floats:
@@ -98,28 +111,28 @@ def _idle_s(strategy: Strategy, stages: Sequence[StageEvaluation]) -> Floats:
     return plan_timeline(strategy, stages, len(strategy.micro_batches)).idle_s
 
 
-def _pipeline_s(strategy: Strategy, stages: list[StageEvaluation], m: int) -> dict[str, float]:
+def _pipeline_s(problem: Problem, strategy: Strategy, stages: list[StageEvaluation], m: int) -> dict[str, float]:
     """The pipeline's seconds by part, as the slowest stage spends them."""
-    times, schedule = np.array([stage.microbatch_s for stage in stages]), SCHEDULES[strategy.schedule]
-    slowest = stages[slowest_stage(strategy, stages, m)]
+    slowest = stages[slowest_stage(problem, strategy, stages, m)]
     parts = {name: m * getattr(slowest, f"{name}_s") for name in PARTS[:5]}
-    if schedule.form is not None:
-        longest = schedule.form(strategy.pp, m).step_s(_step_parts(stages))
-        return {**parts, "bubble": max(0.0, longest - m * slowest.microbatch_s)}
+    form = _step_form(problem, strategy, stages, m)
+    if form is not None:
+        return {**parts, "bubble": max(0.0, form.step_s(_step_parts(stages)) - m * slowest.microbatch_s)}
+    times = np.array([stage.microbatch_s for stage in stages])
     return {**parts, "bubble": closed_form_s(times, m, strategy.vpp) - m * slowest.microbatch_s}
 
 
 def _by_events(
-    strategy: Strategy, stages: list[StageEvaluation], m: int, by_formula: dict[str, float]
+    problem: Problem, strategy: Strategy, stages: list[StageEvaluation], m: int, by_formula: dict[str, float]
 ) -> dict[str, float]:
     """The same by the schedule run event by event, where that can be: with the slowest stage's true idle time.
 
-    No step with split backward passes is shorter than by formula, though many microbatches told from fewer may look so.
+    No step is shorter than its StepForm, though many microbatches told from fewer may look so.
     """
     makespan = makespan_s(strategy, stages, m)
     if makespan is None:
         return by_formula
-    idle = makespan - m * stages[slowest_stage(strategy, stages, m)].microbatch_s
+    idle = makespan - m * stages[slowest_stage(problem, strategy, stages, m)].microbatch_s
     least = 0.0 if SCHEDULES[strategy.schedule].form is None else by_formula["bubble"]
     return {**by_formula, "bubble": max(least, idle)}
 

@@ -45,7 +45,7 @@ def long_tail_s(problem: Problem, strategy: Strategy, evaluation: Evaluation) ->
 
 def _attention_s(problem: Problem, strategy: Strategy, evaluation: Evaluation) -> float:
     """Seconds of attention's core on the slowest stage, both passes of a microbatch."""
-    stage = slowest_stage(strategy, evaluation.stages, strategy.microbatches(problem.batch))
+    stage = slowest_stage(problem, strategy, evaluation.stages, strategy.microbatches(problem.batch))
     row = Candidates.one(strategy.of(strategy.stage_meshes[stage]), problem.batch)
     chip = problem.supply(strategy.stage_chips[stage]).chip
     counts = stage_kinds(problem, folded(strategy))[:, stage] / (2 if strategy.both_ways else 1)

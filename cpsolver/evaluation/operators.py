@@ -103,7 +103,7 @@ class _Part:
 def compute_by_operator(problem: Problem, strategy: Strategy, evaluation: Evaluation) -> StageOperators:
     """`evaluation.breakdown_s["compute"]` by operator."""
     problem = problem.of_size(strategy.devices)
-    index = slowest_stage(strategy, evaluation.stages, strategy.microbatches(problem.batch))
+    index = slowest_stage(problem, strategy, evaluation.stages, strategy.microbatches(problem.batch))
     chip = problem.supply(strategy.stage_chips[index]).chip
     ideal, peaks = _at_peak(problem, chip)
     sizes = Counter(strategy.micro_batches) or {strategy.mbs: strategy.microbatches(problem.batch)}

@@ -8,15 +8,13 @@ import numpy as np
 
 from cpsolver.cost.critical_paths import PERIOD, SETTLED
 from cpsolver.cost.pass_graph import steps_s
-from cpsolver.cost.pipeline_events import Timeline, detour_s, simulate
+from cpsolver.cost.pipeline_events import MOST_EVENTS, Timeline, detour_s, simulate
 from cpsolver.cost.schedules import SCHEDULES
 from cpsolver.cost.shard import Floats
 from cpsolver.cost.split_backward import V_MICROBATCHES
 from cpsolver.cost.split_events import Pass, run, split_schedule, turns
 from cpsolver.evaluation.evaluation import Evaluation, StageEvaluation
 from cpsolver.plans.strategy import ONE_GROUP, Strategy
-
-_MOST_EVENTS = 100_000  # passes that a check simulates: some tenths of a second
 
 
 def plan_timeline(strategy: Strategy, stages: Sequence[StageEvaluation], microbatches: int) -> Timeline:
@@ -25,7 +23,7 @@ def plan_timeline(strategy: Strategy, stages: Sequence[StageEvaluation], microba
     Some schedules are shown as another (`PipelineSchedule.drawn_as`), and Fold3D's order of a breadth-first pipeline as
     Megatron-Core's.
     """
-    if SCHEDULES[strategy.schedule].form is not None and not strategy.dynamic:
+    if SCHEDULES[strategy.schedule].splits_backward and not strategy.dynamic:
         return _split_timeline(strategy, stages, microbatches)
     vpp = strategy.vpp
     by_size = [stage.sized[:microbatches] or (stage,) * microbatches for stage in stages]
@@ -93,9 +91,9 @@ def makespan_s(strategy: Strategy, stages: Sequence[StageEvaluation], microbatch
     say `by_events`, with too many passes.
     """
     schedule = SCHEDULES[strategy.schedule]
-    if schedule.by_events and schedule.form is not None:
+    if schedule.by_events and schedule.splits_backward:
         return _makespan_of_a_v(strategy, stages, microbatches)
-    if schedule.form is not None or 2 * strategy.pp * strategy.vpp * microbatches > _MOST_EVENTS:
+    if schedule.splits_backward or 2 * strategy.pp * strategy.vpp * microbatches > MOST_EVENTS:
         return None
     waits = np.array([stage.pipeline_p2p_s for stage in stages]) / 2
     passes = (np.array([getattr(stage, name) for stage in stages]) + waits for name in ("forward_s", "backward_s"))
@@ -112,7 +110,7 @@ def _makespan_of_a_v(strategy: Strategy, stages: Sequence[StageEvaluation], micr
         return None
     repeated = max(0, microbatches - SETTLED * pp) // PERIOD
     fewer = microbatches - PERIOD * max(0, repeated - 1)
-    if 6 * pp * fewer > _MOST_EVENTS:
+    if 6 * pp * fewer > MOST_EVENTS:
         return None
     waits = np.array([[stage.pipeline_p2p_s] for stage in stages]) / 4
     forward, backward, weights = _split_passes(strategy, stages)
@@ -144,7 +142,7 @@ def simulated_step_s(strategy: Strategy, evaluation: Evaluation, microbatches: i
     charges a stage with what runs have shown that they cost. With split backward passes the pipeline is what its
     busiest stage takes from its first pass to its last (split_backward.py), where ranks do not wait for each other.
     """
-    if 2 * strategy.pp * strategy.vpp * microbatches > _MOST_EVENTS:
+    if 2 * strategy.pp * strategy.vpp * microbatches > MOST_EVENTS:
         return None
     after = evaluation.breakdown_s["data_parallel"] + evaluation.breakdown_s["optimizer"]
     timeline = plan_timeline(strategy, evaluation.stages, microbatches)

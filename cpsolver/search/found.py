@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
-from math import isnan
 
-from cpsolver.cost.schedules import SCHEDULES, ranked_by_formula, runs_events
+from cpsolver.cost.schedules import SCHEDULES, runs_events
 from cpsolver.cost.stage import ChipTimes
 from cpsolver.evaluation.evaluate import chip_times, evaluate
 from cpsolver.evaluation.evaluation import Evaluation
@@ -17,6 +16,7 @@ from cpsolver.plans.folding import folded, unfolded
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import violations
+from cpsolver.search.objective import Objective
 from cpsolver.search.result import EventsRun
 
 
@@ -81,13 +81,13 @@ def least_seconds(problem: Problem, strategy: Strategy, times: ChipTimes) -> tup
     return told.formula_s, least_step_s(strategy, told, strategy.microbatches(problem.batch))
 
 
-def events_run(plans: Collection[Found], closest: float, excess: float) -> EventsRun | None:
-    """How many plans were run event by event, and how far beyond the best none was left out: `excess` at most, NaN
-    where none is run; `closest`: the least bound on those that were."""
-    if isnan(excess) or not plans:
+def events_run(objective: Objective, plans: Collection[Found], closest: float) -> EventsRun | None:
+    """How many plans were run event by event, and how far beyond the best none was left out; None where
+    formulas have the last word. `closest`: the least bound on those that were."""
+    if not (objective.runs_events and plans):
         return None
     best = min(plan.true for plan in plans)
-    return EventsRun(len(plans), min(excess, max(0.0, closest / best - 1)))
+    return EventsRun(len(plans), min(objective.excess, max(0.0, closest / best - 1)))
 
 
 def check_legal(problem: Problem, strategy: Strategy, evaluation: Evaluation | None = None) -> None:
@@ -99,22 +99,19 @@ def check_legal(problem: Problem, strategy: Strategy, evaluation: Evaluation | N
 
 def found_by_s(strategy: Strategy, evaluation: Evaluation) -> float:
     """Seconds by which a plan is found: by formula, or event by event where all chains of passes are looked at."""
-    by_formula = SCHEDULES[strategy.schedule].completed is None
-    return evaluation.formula_s if by_formula else evaluation.step_time_s
+    by_events = SCHEDULES[strategy.schedule].by_events
+    return evaluation.step_time_s if by_events else evaluation.formula_s
 
 
 def balanced(problem: Problem, strategy: Strategy, times: ChipTimes | None = None) -> Strategy:
     """The same plan with its layers as even as they go without losing time, or else in ascending order by group.
 
-    Optimal splits come in crowds of equals; this picks the one that people expect, and always the same. Of a schedule
-    that is run event by event even on one chip type, but found by its formula, it is the fastest of some orders of the
-    chunks. `times`: see `evaluate.chip_times`.
+    Optimal splits come in crowds of equals; this picks the one that people expect, and always the same. `times`: see
+    `evaluate.chip_times`.
     """
     if problem.spec.search.pin.layers is not None or problem.spec.search.forbid.layers is not None:
         return strategy
     times = times or chip_times(problem, strategy)
-    if ranked_by_formula(problem, strategy.schedule):
-        return _fastest_order(problem, strategy, times)
     for arrange in (_even, sorted):
         other = _rearranged(strategy, arrange)
         if other == strategy or (not violations(problem, other) and _as_fast(problem, other, strategy, times)):
@@ -129,14 +126,6 @@ def _as_fast(problem: Problem, strategy: Strategy, other: Strategy, times: ChipT
         evaluate(problem, plan, by_formula=by_formula, times=times).step_time_s for plan in (strategy, other)
     )
     return step_s <= of_other_s
-
-
-def _fastest_order(problem: Problem, strategy: Strategy, times: ChipTimes) -> Strategy:
-    """The fastest by events of a plan and of those with its chunks in other orders."""
-    orders = (_even, sorted, lambda chunks: chunks, lambda chunks: sorted(chunks, reverse=True))
-    plans = dict.fromkeys(_rearranged(strategy, arrange) for arrange in orders)
-    legal = [plan for plan in plans if plan == strategy or not violations(problem, plan)]
-    return min(legal, key=lambda plan: evaluate(problem, plan, times=times).step_time_s)
 
 
 def _rearranged(strategy: Strategy, arrange: Callable[[list[int]], list[int]]) -> Strategy:

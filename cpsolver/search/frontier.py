@@ -60,15 +60,14 @@ class Limits:
     """Scores that rows have to beat: `limit`, and those of a layout family that has a plan that plan's score.
 
     `families`: by what `plans.dimensions.family` says of the plan. `best`: what the best plan has by the schedule run
-    event by event, 0 where no plan's is run so. Rows of which a plan may be better than that are worth it too: by
-    `excess` at most are formulas above it, over several chip types (`mixed`) or one.
+    event by event, 0 where formulas have the last word. Rows of which a plan may be better than that are worth it too:
+    by `excess` at most are formulas above it.
     """
 
     limit: float
     families: Mapping[tuple[object, ...], float]
     best: float = 0.0
     excess: float = MOST_EXCESS
-    mixed: bool = True
 
     @property
     def known(self) -> bool:
@@ -88,7 +87,7 @@ class Limits:
             limit = min(limit, self.families.get((*sizes, int(_shards_all(rows)[row])), INFINITE))
         if self.best:
             own = rows.schedule[row], rows.pp[row], rows.vpp[row], rows.microbatches[row]
-            limit = max(limit, self.best * (1 + min(self.excess, float(most_above(*own, self.mixed)))))
+            limit = max(limit, self.best * (1 + min(self.excess, float(most_above(*own)))))
         return limit
 
     def of_rows(self, rows: Candidates, chosen: Ints | None = None) -> Floats:
@@ -121,7 +120,7 @@ class Limits:
         return ByEvents(objective.limits_s(by_formula, rates), objective.limits_s(by_events, rates))
 
     def _or_best(self, limits: Floats, rows: Candidates) -> Floats:
-        above = most_above(rows.schedule, rows.pp, rows.vpp, rows.microbatches, self.mixed)
+        above = most_above(rows.schedule, rows.pp, rows.vpp, rows.microbatches)
         return np.maximum(limits, self.best * (1 + np.minimum(self.excess, above)))
 
 

@@ -7,13 +7,11 @@ step, and the score dollars per million tokens. A bound on the time times the lo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
-from math import isnan
 
 import numpy as np
 
 from cpsolver.cost.kinds import counts_before
-from cpsolver.cost.schedules import SCHEDULES, SPLITS_BACKWARD, ranked_by_formula, schedules_to_search
+from cpsolver.cost.schedules import HAS_FORM
 from cpsolver.cost.shard import Candidates, Floats, Ints
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -48,20 +46,16 @@ class Objective:
     deadline_s: float
     widest: bool = False
 
-    @cached_property
+    @property
     def excess(self) -> float:
-        """Plans whose formula is further above the best by events, or above the deadline, are not looked at; NaN where
-        no plan of the problem is found by its formula and run event by event. The `widest` limit is for problems
-        without a plan within it."""
-        if self.problem.mixed:
-            return _WIDEST_EXCESS if self.widest else MOST_EXCESS
-        run = [name for name in schedules_to_search(self.problem) if ranked_by_formula(self.problem, name)]
-        return max((SCHEDULES[name].above for name in run), default=float("nan"))
+        """Plans over several chip types whose formula is further above the best by events, or above the deadline, are
+        not looked at. The `widest` limit is for problems without a plan within it."""
+        return _WIDEST_EXCESS if self.widest else MOST_EXCESS
 
     @property
     def runs_events(self) -> bool:
-        """Whether the schedule run event by event has the last word on some plans."""
-        return not isnan(self.excess)
+        """Whether plans are found by their formula, and the schedule run event by event has the last word."""
+        return self.problem.mixed
 
     @property
     def unit(self) -> str:
@@ -159,8 +153,8 @@ class Objective:
         dearest = np.where(used, prices, prices.min()).max(axis=0) * width
         numbers = counts_before(self.problem.model, 1)[:, -1:]
         work = (cheapest * numbers).sum(axis=0) * width
-        beside = np.where(SPLITS_BACKWARD[rows.schedule], 0.0, np.maximum(1.0, lowest / dearest) - 1.0)
-        times = rows.microbatches + beside / rows.vpp  # split backwards may hide all of it
+        beside = np.where(HAS_FORM[rows.schedule], 0.0, np.maximum(1.0, lowest / dearest) - 1.0)
+        times = rows.microbatches + beside / rows.vpp  # other schedules may hide all of it
         return np.asarray(np.maximum(scores, work * times * _DOWN_SUM))
 
 

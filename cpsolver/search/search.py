@@ -72,9 +72,9 @@ def search(
     With `search.diverse` they are of K layout families, each the best of its own. Plans whose score is not `below`
     that are no answer. `spaces`: those of searches for problems much alike, which spares making them.
 
-    CP-SAT knows a step's closed form, which is off over several chip types and breadth-first. These plans are run event
-    by event, as is all that may be faster so than the best one: that order is the answer's (`Proof.by_events`). Of
-    stages placed as a V it gets all chains of passes that hold the best split up: what that takes event by event.
+    CP-SAT knows a step's closed form, which is off over several chip types. These plans are run event by event, as is
+    all that may be faster so than the best one: that order is the answer's (`Proof.by_events`). Of stages placed as a
+    V, and breadth-first, it gets all chains of passes that hold the best split up: what that takes event by event.
     """
     found = _Search(problem, listener, below, spaces or Spaces()).run()
     if found.status != "infeasible" or below < INFINITE or not objective_of(problem).widens:
@@ -190,8 +190,7 @@ class _Search:
 
     def _limits(self) -> Limits:
         """The same, and with families what a plan of one that has a plan already has to beat."""
-        events = self._best(), self._objective.excess, self._problem.mixed
-        return Limits(self._limit(), self._families, *events)
+        return Limits(self._limit(), self._families, self._best(), self._objective.excess)
 
     def _best(self) -> float:
         """The best score by events: plans that may be better are solved too; 0: no others are."""
@@ -496,5 +495,5 @@ class _Search:
             bound=bound,
             device_counts=device_counts(self._problem, self._groups, len(self._opened), 0.0 if settled else limit),
             meshes=None if self._meshes is None else self._meshes.counts(self._mesh_solves, complete),
-            by_events=events_run(self._close.values(), self._closest, self._objective.excess),
+            by_events=events_run(self._objective, self._close.values(), self._closest),
         )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from cpsolver.cost.schedules import SCHEDULES, schedules_to_search
+from cpsolver.cost.schedules import runs_events, schedules_to_search
 from cpsolver.cost.shard import Bools, Ints
 from cpsolver.evaluation.evaluate import chip_times, evaluate
 from cpsolver.plans.dimensions import DIMENSIONS, family, names
@@ -113,8 +113,10 @@ def verify(problem: Problem, result: Result, time_limit_s: float = TIME_LIMIT_S,
         opinion.left_out.append(f"{opinion.unsettled} of the candidates drawn, which took too long to be settled")
     if objective_of(problem).runs_events and len(opinion.plans) > 1:
         opinion.left_out.append("the order after the first plan, which is of the answer's plans alone")
-    if any(SCHEDULES[name].completed for name in schedules_to_search(problem)):
-        opinion.left_out.append("plans of stages placed as a V that are slower by formula and faster event by event")
+    if any(runs_events(problem, name) for name in schedules_to_search(problem)):
+        opinion.left_out.append(
+            "plans placed as a V, or breadth-first, that are slower by formula and faster event by event"
+        )
     if problem.degrees_by_chip:
         opinion.left_out.append("plans whose chip types have degrees of their own")
     verdict: Verdict = "unfinished" if opinion.unfinished else "confirmed"

@@ -7,11 +7,11 @@ import pytest
 
 from cpsolver.cost.critical_paths import critical_path
 from cpsolver.cost.pass_graph import steps_s
-from cpsolver.cost.schedules import SCHEDULES
 from cpsolver.cost.shard import Floats
 from cpsolver.cost.split_backward import split_form
 from cpsolver.cost.split_events import SplitSchedule, chunks_of, run, turns
 from cpsolver.cost.step_form import seconds_of
+from tests.support.split_backward import form_of
 
 V: tuple[SplitSchedule, ...] = ("zbv", "v_half", "v_min", "dualpipev", "dualpipe")
 
@@ -57,20 +57,18 @@ def test_a_chain_of_many_microbatches_is_told_from_fewer() -> None:
 
 @pytest.mark.parametrize("schedule", V)
 def test_a_form_is_completed_until_it_is_the_events(schedule: SplitSchedule) -> None:
-    completed = SCHEDULES[schedule].completed
-    assert completed is not None
     for seed in range(6):
         seconds = uneven(seed, schedule, 4)
         parts, form = parts_of(seconds), split_form(schedule, True, 4, 12)
         assert seconds_of(parts, chunks_of(schedule)) == pytest.approx(seconds)
-        longer = completed(form, parts)
+        longer = form.completed(parts)
         true = steps_s(schedule, 12, seconds[None], True)[0]
         if longer is None:
             assert form.step_s(parts) == pytest.approx(true, rel=2e-6)
             continue
         assert form.step_s(parts) < longer.step_s(parts)
         assert longer.step_s(parts) == pytest.approx(true, rel=1e-9)
-        assert completed(longer, parts) is None
+        assert longer.completed(parts) is None
 
 
 def test_parts_of_one_chunk_are_its_passes() -> None:
@@ -81,10 +79,9 @@ def test_parts_of_one_chunk_are_its_passes() -> None:
 
 def test_the_stage_that_holds_a_step_up_has_most_of_the_longest_chain() -> None:
     """Whatever the schedule, where one works three times as long as the others."""
-    for schedule in ("zb1p", "zbv", "v_min"):
-        form = SCHEDULES[schedule].form
-        assert form is not None
+    schedules: tuple[SplitSchedule, ...] = ("zb1p", "zbv", "v_min")
+    for schedule in schedules:
         for slow in range(4):
             seconds = np.ones((4, 1 if schedule == "zb1p" else 2, 3))
             seconds[slow] *= 3
-            assert form(4, 16).slowest(parts_of(seconds)) == slow
+            assert form_of(schedule, 4, 16).slowest(parts_of(seconds)) == slow

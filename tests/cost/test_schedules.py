@@ -11,6 +11,7 @@ from cpsolver.cost.schedules import SCHEDULES, schedules_to_search
 from cpsolver.cost.shard import Floats
 from cpsolver.plans.strategy import Schedule
 from tests.support.problems import problem_of
+from tests.support.split_backward import form_of
 
 
 def test_every_schedule_has_its_row() -> None:
@@ -26,16 +27,12 @@ def test_what_a_schedule_is_drawn_as_is_drawn_as_itself(name: Schedule) -> None:
 @pytest.mark.parametrize(("name", "bubble"), [("zb1p", 1.0), ("zb2p", 0.0)])
 def test_zero_bubble_schedules_fill_the_bubble_with_one_or_two_weight_passes(name: Schedule, bubble: float) -> None:
     """F = B = W = 1 s on 4 stages, 8 microbatches: (p - 1)(F + B - W) = 3 s are left, or (p - 1)(F + B - 2 W) = 0."""
-    form = SCHEDULES[name].form
-    assert form is not None
-    assert form(4, 8).step_s(parts_of([3.0] * 4, [1.0] * 4, [1.0] * 4)) == pytest.approx(24 + 3 * bubble)
+    assert form_of(name, 4, 8).step_s(parts_of([3.0] * 4, [1.0] * 4, [1.0] * 4)) == pytest.approx(24 + 3 * bubble)
 
 
 def test_a_bubble_is_never_less_than_nothing() -> None:
     """The first stage waits 0.8 s for the second, and could do 2 W of 2 s meanwhile."""
-    form = SCHEDULES["zb2p"].form
-    assert form is not None
-    assert form(2, 4).step_s(parts_of([6.0, 1.2], [2.0, 0.4], [2.0, 0.4])) == pytest.approx(24.0)
+    assert form_of("zb2p", 2, 4).step_s(parts_of([6.0, 1.2], [2.0, 0.4], [2.0, 0.4])) == pytest.approx(24.0)
 
 
 def parts_of(stage: list[float], forward: list[float], weight: list[float]) -> Floats:

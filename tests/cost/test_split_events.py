@@ -11,11 +11,11 @@ import pytest
 from cpsolver.cost.pipeline_events import peak_live_total, simulate
 from cpsolver.cost.schedules import SCHEDULES
 from cpsolver.cost.shard import Floats
-from cpsolver.cost.split_backward import v_bound, weight_share, zero_bubble_bound
+from cpsolver.cost.split_backward import weight_share, zero_bubble_bound
 from cpsolver.cost.split_events import Pass, SplitRun, SplitSchedule, chunks_of, run, split_schedule, turns
-from cpsolver.cost.step_form import StepForm
 from tests.support.problems import ideal
 from tests.support.selection import first, night
+from tests.support.split_backward import form_of
 
 TIMES = {"zb1p": 1, "zb2p": 2}
 ONE_WAY = tuple(name for name in get_args(SplitSchedule) if name != "dualpipe")
@@ -149,12 +149,6 @@ V_SHAPED: tuple[SplitSchedule, ...] = ("zbv", "dualpipev", "v_half", "v_min")
 SPLIT: tuple[SplitSchedule, ...] = ("zb1p", "zb2p", *V_SHAPED)
 
 
-def form_of(schedule: SplitSchedule, pp: int, m: int) -> StepForm:
-    of_schedule = SCHEDULES[schedule].form
-    assert of_schedule is not None
-    return of_schedule(pp, m)
-
-
 def form_s(schedule: SplitSchedule, m: int, f: Floats, b: Floats, w: Floats) -> float:
     """A step by the closed form; f, b, w: (pp, chunks)."""
     whole = f + b + w
@@ -275,7 +269,9 @@ def test_what_bounds_take_is_never_above_the_closed_form() -> None:
                 assert_below(bound, split_schedule(schedule), microbatches, *passes_s)
         m, *passes_s = balanced_v(rng)
         for name in V_SHAPED:
-            assert_below(v_bound(np.array(len(passes_s[0])), np.array(m)), name, m, *passes_s)
+            of_schedule = SCHEDULES[name].bound
+            assert of_schedule is not None
+            assert_below(of_schedule(np.array(len(passes_s[0])), np.array(m)), name, m, *passes_s)
 
 
 def assert_below(

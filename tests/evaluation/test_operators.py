@@ -100,7 +100,7 @@ def test_the_stage_is_the_slowest() -> None:
     plan = strategy_of("x:1,2,1", dp=1)
     found = evaluate(problem, plan)
     operators = compute_by_operator(problem, plan, found)
-    assert operators.stage == slowest_stage(plan, found.stages, plan.microbatches(problem.batch)) == 1
+    assert operators.stage == slowest_stage(problem, plan, found.stages, plan.microbatches(problem.batch)) == 1
     assert not {"embedding", "head", "loss"} & {part.name for part in operators.parts}
 
 

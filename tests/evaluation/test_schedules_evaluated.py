@@ -232,7 +232,7 @@ def test_gradients_of_all_chunks_but_one_travel_under_the_backward_passes() -> N
     assert [stage.data_parallel_s for stage in after.stages] == pytest.approx(
         [all_of_it / 2 + embedding, all_of_it / 2]
     )
-    assert before.breakdown_s["bubble"] == after.breakdown_s["bubble"]
+    assert before.breakdown_s["bubble"] == pytest.approx(after.breakdown_s["bubble"], rel=1e-9)
     assert after.step_time_s < before.step_time_s
 
 

@@ -40,5 +40,5 @@ def test_one_stage_takes_exactly_its_microbatches() -> None:
 
 def test_a_step_of_too_many_passes_is_not_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     (plan,) = search(_problem(pp=4)).plans
-    monkeypatch.setattr(timeline, "_MOST_EVENTS", 10)
+    monkeypatch.setattr(timeline, "MOST_EVENTS", 10)
     assert simulated_step_s(plan.strategy, plan.evaluation, plan.strategy.microbatches(64)) is None

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from benchmarks.workloads import BALANCE
-from cpsolver.cost.schedules import SCHEDULES
 from cpsolver.cost.shard import Floats, Ints
-from cpsolver.cost.step_form import PASS_PARTS, StepForm
+from cpsolver.cost.step_form import PASS_PARTS
+from cpsolver.plans.strategy import Schedule
 from cpsolver.problem.resolve import resolve
 from cpsolver.search.bounds.bounds import plan_bound
 from cpsolver.search.bounds.coefficients import Coefficients, PassKind
@@ -29,6 +29,7 @@ from cpsolver.search.space import enumerate_rows
 from cpsolver.spec.spec import parse_spec
 from tests.support.problems import problem_of
 from tests.support.selection import full, only
+from tests.support.split_backward import form_of
 
 
 def random_plan(rng: np.random.Generator, in_place: bool) -> PlanData:
@@ -117,21 +118,16 @@ def split_plan(seed: int, in_place: bool) -> PlanData:
     forward = PassSteps(np.asarray(plan.layer // 3), np.asarray(plan.fixed // 3), beyond)
     passes: dict[PassKind, PassSteps] = {"forward": forward, "weight": weight}
     if times < 3:
-        name, m = f"zb{times}p", plan.microbatches
-        return replace(plan, vpp=1, form=form_of(name, plan.pp, m), passes=passes)
-    name, m = ("zbv", "dualpipev", "v_half", "v_min")[int(rng.integers(4))], 2 * plan.pp + plan.microbatches
+        form = form_of("zb1p" if times == 1 else "zb2p", plan.pp, plan.microbatches)
+        return replace(plan, vpp=1, form=form, passes=passes)
+    names: tuple[Schedule, ...] = ("zbv", "dualpipev", "v_half", "v_min")
+    name, m = names[int(rng.integers(4))], 2 * plan.pp + plan.microbatches
     longer = np.where(np.arange(plan.pp) == 0, rng.integers(-50, 50), 0)
     kinds: tuple[PassKind, ...] = ("later", "later_forward", "later_weight")
     for kind, share in zip(kinds, (1, 3, 4), strict=True):
         ends = {chip: np.asarray(own.beyond_mean // (2 * share)) for chip, own in plan.by_chip.items()}
         passes[kind] = PassSteps(0 * plan.layer, longer // share, ends)
     return replace(plan, vpp=2, microbatches=m, form=form_of(name, plan.pp, m), passes=passes)
-
-
-def form_of(name: str, pp: int, m: int) -> StepForm:
-    form = next(schedule.form for known, schedule in SCHEDULES.items() if known == name)
-    assert form is not None
-    return form(pp, m)
 
 
 @pytest.mark.parametrize("in_place", [False, True], ids=["alike", "kinds"])

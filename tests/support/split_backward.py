@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from cpsolver.cost.schedules import SCHEDULES
+from cpsolver.cost.step_form import PipelineSizes, StepForm
+from cpsolver.plans.strategy import Schedule
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.framework import load_launcher
 from models_zoo import Architecture
@@ -21,6 +24,13 @@ _FREE: tuple[dict[str, Any], ...] = (
     {"pin": {"schedule": ["zb1p", "zb2p"]}},
     {"forbid": {"schedule": "1f1b"}},
 )
+
+
+def form_of(schedule: Schedule, pp: int, microbatches: int, vpp: int = 1) -> StepForm:
+    """What a step of a schedule takes; breadth-first in Megatron-Core's order."""
+    of_schedule = SCHEDULES[schedule].form
+    assert of_schedule is not None
+    return of_schedule(problem_of(), PipelineSizes(pp, vpp, microbatches))
 
 
 def split_problem(seed: int) -> Problem:

@@ -12,7 +12,7 @@ from cpsolver.cost import both_ways
 from cpsolver.cost.kinds import counts_before, later_counts_before
 from cpsolver.cost.modules import Modules, applicable, incidence, module_sets
 from cpsolver.cost.pipeline_events import runs_beside
-from cpsolver.cost.schedules import ALTERNATES, SPLITS_BACKWARD, PipelineSchedule, schedule_of
+from cpsolver.cost.schedules import ALTERNATES, HAS_FORM, PipelineSchedule, schedule_of
 from cpsolver.cost.shard import Bools, Candidates, Floats, Ints, Shard
 from cpsolver.cost.stage import ChipTimes, Pipelines
 from cpsolver.cost.tables import MemoryTable, TimeTable, memory_table, time_table
@@ -336,7 +336,7 @@ class Coefficients:
     def _in_flight(self, row: Ints, pp: int) -> Floats:
         """Microbatches in flight at each stage's peak, chunks counted as their share: shape (n, pp)."""
         vpp, m = self.rows.vpp[row], most_in_flight(self.rows, row, pp)
-        code = (vpp * (m.max(initial=0) + 1) + m) * len(SPLITS_BACKWARD) + self.rows.schedule[row]
+        code = (vpp * (m.max(initial=0) + 1) + m) * len(HAS_FORM) + self.rows.schedule[row]
         _, first, back = np.unique(code, return_index=True, return_inverse=True)
         schedules = [self.schedule(at) for at in row[first].tolist()]
         totals = [
@@ -357,7 +357,7 @@ class Coefficients:
         return np.asarray(starts.min(axis=0) + ends.min(axis=0))
 
     def weights(self, row: Ints) -> tuple[Floats, Floats]:
-        """Step time = first * slowest stage + second * sum of stages + what follows; or more, with split backwards."""
+        """Step time = first * slowest stage + second * sum of stages + what follows; or more, with a StepForm."""
         return weights(self.rows, row)
 
     def passes(self, row: Ints, chips: Ints) -> dict[PassKind, tuple[Floats, Floats]]:
@@ -392,8 +392,8 @@ def weights(rows: Candidates, at: Ints | slice = slice(None)) -> tuple[Floats, F
     """`Coefficients.weights` of those rows."""
     vpp, microbatches, pp = rows.vpp[at].astype(np.float64), rows.microbatches[at], rows.pp[at]
     first, second, codes = microbatches - 1.0 / vpp, 1.0 / vpp, rows.schedule[at]
-    splits = SPLITS_BACKWARD[codes]
-    for code in np.unique(codes[splits]).tolist() if splits.any() else ():
+    by_form = HAS_FORM[codes]
+    for code in np.unique(codes[by_form]).tolist() if by_form.any() else ():
         bound = schedule_of(code).bound
         assert bound is not None, f"schedule {code} is not searched"
         own = codes == code
@@ -402,8 +402,8 @@ def weights(rows: Candidates, at: Ints | slice = slice(None)) -> tuple[Floats, F
 
 
 def least_microbatches(rows: Candidates, at: Ints | slice = slice(None)) -> Ints:
-    """How often the slowest stage's time counts at least with split backwards, whatever `weights` say; 0 without."""
-    return np.where(SPLITS_BACKWARD[rows.schedule[at]], rows.microbatches[at], 0)
+    """How often the slowest stage's time counts at least with a StepForm, whatever `weights` say; 0 without."""
+    return np.where(HAS_FORM[rows.schedule[at]], rows.microbatches[at], 0)
 
 
 def turns_at_last(rows: Candidates, at: Ints | slice = slice(None)) -> Bools:

@@ -9,7 +9,7 @@ import numpy as np
 from cpsolver.cost.both_ways import other_kinds, sorts_before
 from cpsolver.cost.kinds import counts_before
 from cpsolver.cost.shard import Candidates, Floats, Ints
-from cpsolver.cost.step_form import StepForm
+from cpsolver.cost.step_form import PipelineSizes, StepForm
 from cpsolver.plans.dimensions import FLAGS, ROW
 from cpsolver.plans.strategy import Mesh
 from cpsolver.profiles.facts import Split
@@ -68,7 +68,7 @@ class PlanData:
     chunk of l layers, r of them recomputed, takes layer * l + recompute * r, and what its option adds (see
     ChipOptions); a stage takes `fixed` besides. `split`: which stages the launcher wants equal.
 
-    Where backward is split, `form` says what a step takes of stages' seconds and of `passes`.
+    `form` says what a step takes of stages' seconds and of `passes`; None: 1F1B's formula does.
     `v_shaped`: the first stage holds the head too. `both_ways`: it stands for two halves (plans/folding.py).
     `turns`: see `coefficients.turns_at_last`.
 
@@ -213,13 +213,16 @@ def plan_data(table: Coefficients, row: int | Ints, chips: Ints, scale: Scale, w
 
 
 def _form(table: Coefficients, row: int, pp: int) -> StepForm | None:
-    """What a step of the row takes where backward is split."""
-    of_schedule = table.schedule(row).form
-    return None if of_schedule is None else of_schedule(pp, int(table.rows.microbatches[row]))
+    """What a step of the row takes, where that is not 1F1B's formula."""
+    of_schedule, rows = table.schedule(row).form, table.rows
+    if of_schedule is None:
+        return None
+    beside = bool(rows.expert_overlap[row])
+    return of_schedule(table.problem, PipelineSizes(pp, int(rows.vpp[row]), int(rows.microbatches[row]), beside))
 
 
 def _passes(table: Coefficients, plan: PlanRow, given: Ints, scale: Scale) -> dict[PassKind, PassSteps]:
-    """Of a plan whose backward passes are split; what kinds of layers take beyond mean ones splits alike."""
+    """Of a plan whose step is a StepForm; what kinds of layers take beyond mean ones splits alike."""
     found, chips = dict[PassKind, PassSteps](), plan.chips[None, :]
     later, v_shaped = table.pass_shares(given, chips), bool(table.rows.v_shaped[int(np.ravel(given)[0])])
     for name, (layer, fixed) in table.passes(given, chips).items():

@@ -13,7 +13,6 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from cpsolver.cost.modules import Modules
-from cpsolver.cost.schedules import PipelineSchedule
 from cpsolver.cost.shard import Ints
 from cpsolver.plans.dimensions import DIMENSIONS, ROW
 from cpsolver.plans.folding import unfolded
@@ -211,7 +210,7 @@ def _solved(
     assert solved is not None
     if plan.form is None or solved.split is None or (is_plan and known.lower >= known.objective):
         return solved
-    further = _with_chain(table.schedule(plan.row), plan, Splitter(plan).parts(*solved.split))
+    further = _with_chain(plan, Splitter(plan).parts(*solved.split))
     if further is None:
         return solved
     left = None if left_s is None else left_s - (time.monotonic() - began)
@@ -233,10 +232,10 @@ def _start(table: Coefficients, plan: PlanData, late: Callable[[], bool], most: 
     Chains that its form lacks are looked for by running the schedule. No split is faster by events than by some of its
     chains; so one that has all of its own, and is the best by those that are known, is the best by events.
     """
-    schedule, by_stage = table.schedule(plan.row), table.problem.recompute_by_stage
+    by_stage = table.problem.recompute_by_stage
     known = warm_start(plan, by_stage, late, most) if plan.possible else None
     while known is not None and known.parts is not None and known.lower <= most and not late():
-        further = _with_chain(schedule, plan, known.parts)
+        further = _with_chain(plan, known.parts)
         if further is None:
             break
         assert plan.form is not None
@@ -247,11 +246,11 @@ def _start(table: Coefficients, plan: PlanData, late: Callable[[], bool], most: 
     return plan, known
 
 
-def _with_chain(schedule: PipelineSchedule, plan: PlanData, parts: Ints) -> PlanData | None:
+def _with_chain(plan: PlanData, parts: Ints) -> PlanData | None:
     """The plan with the chain of passes more that holds up stages with these PASS_PARTS; None where it has that."""
-    if schedule.completed is None or plan.form is None:
+    if plan.form is None:
         return None
-    form = schedule.completed(plan.form, parts.astype(np.float64))
+    form = plan.form.completed(parts.astype(np.float64))
     return None if form is None else replace(plan, form=form)
 
 
