@@ -183,6 +183,10 @@ class Arguments:
             self.trouble(f"--{name}", "must be whole numbers", " ".join(texts))
             return None
 
+    def unread(self) -> list[str]:
+        """Arguments that no framework here knows, and that nothing is told of."""
+        return [written for written in self.unknown if written.removeprefix("--") not in self._looked_up]
+
     def unused(self) -> tuple[str, ...]:
         """Arguments that the frameworks know, that the import does not read, and that are not harmless."""
         unread = [name for name in self.given if name not in self._looked_up and f"--{name}" not in self.unknown]

@@ -41,10 +41,13 @@ def read_degrees(arguments: Arguments, world: int | None, model: dict[str, Any])
     tp = arguments.number("tensor-model-parallel-size", 1) or 1
     pp = arguments.number("pipeline-model-parallel-size", 1) or 1
     cp = arguments.number("context-parallel-size", 1) or 1
+    by_heads = arguments.number("ds-sequence-parallel-size", 1) or 1
+    if by_heads > 1:
+        cp = _of_deepspeed(arguments, by_heads, tp * pp * cp)
     mbs = arguments.number("micro-batch-size", 1) or 1
     ep = arguments.number("expert-model-parallel-size") or arguments.number("moe-expert-parallel-size", 1) or 1
     expert_tp = arguments.number("expert-tensor-parallel-size")
-    ulysses, gather = _context(arguments, cp)
+    ulysses, gather = (cp, False) if by_heads > 1 else _context(arguments, cp)
     etp = 1 if "moe" not in model else tp if expert_tp is None else expert_tp
     if arguments.has("moe-tp-extend-ep"):  # MindSpeed: experts over the tensor-parallel ranks too
         ep, etp = ep * tp, 1
@@ -72,8 +75,23 @@ def read_degrees(arguments: Arguments, world: int | None, model: dict[str, Any])
     group = _group(arguments, dp * cp)
     if dp * cp == 1:
         optimizer, sharded, group = False, "optimizer", 0
-    overlap = arguments.has("overlap-moe-expert-parallel-comm")
+    overlap = arguments.has("overlap-moe-expert-parallel-comm") or _combined(arguments)
     return ScriptDegrees(tp, pp, cp, dp, ep, etp, overlap, mbs, ulysses, gather, optimizer, sharded, group)
+
+
+def _of_deepspeed(arguments: Arguments, size: int, others: int) -> int:
+    """The ranks that share a sequence by DeepSpeed's Ulysses, which stands alone in microsoft/Megatron-DeepSpeed
+    (4efb479d, megatron/core/parallel_state.py)."""
+    if others > 1:
+        message = say("goes with neither tensor nor pipeline nor context parallelism: {others} ranks", others=others)
+        arguments.trouble("--ds-sequence-parallel-size", message, size)
+    return size
+
+
+def _combined(arguments: Arguments) -> bool:
+    """Whether the experts' all-to-alls are overlapped by the arguments of 2025 for it, as in scripts of
+    HYGON-AI/Megatron-LM-das 0685d1f: their other recipe, the default, runs passes one after the other."""
+    return arguments.has("combined-1f1b") and arguments.text("combined-1f1b-recipe", "golden") == "ep_a2a"
 
 
 def _model_troubles(arguments: Arguments, model: dict[str, Any], tp: int, ep: int, etp: int) -> None:

@@ -261,7 +261,7 @@ def _imported(name: str, said: _Training, options: ImportOptions) -> Imported:
     ]
     notes = [*said.before, *(reading.notes if reading else ()), *notes, *plan.notes, *said.after()]
     unused = (*arguments.unused(), *(reading.unread if reading else ()))
-    unknown = tuple(dict.fromkeys(arguments.unknown))
+    unknown = tuple(dict.fromkeys(arguments.unread()))
     done = Imported(name, said.kind, model, spec, plan.strategy, framework, placeholders, plan.refusals, tuple(notes))
     return replace(done, unused=unused, unknown=unknown)
 

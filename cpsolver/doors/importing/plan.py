@@ -17,6 +17,9 @@ from cpsolver.plans.strategy import Schedule, StageGroup, Strategy
 from cpsolver.spec.training import OFFLOAD_MODULES
 
 _GROUP = "microbatch-group-size-per-virtual-pipeline-stage"
+_MEGATRONS_OWN = ("vanilla", "interleaved_1f1b")
+"""HYGON's --schedule-method for Megatron's 1F1B, today's name and the one before (HYGON-AI/Megatron-LM-das 0685d1f,
+hcu_megatron/features_manager/pipeline_parallel/pipeline_feature.py)."""
 _V_SETUPS: dict[str, Schedule] = {"zb": "zbv", "half": "v_half", "min": "v_min"}
 
 
@@ -201,6 +204,8 @@ def _schedule(
         if method == "dualpipev":
             return "dualpipev", ()
         refusals.append(say("--schedules-method {method}: that schedule is not known here", method=method))
+    if (method := arguments.text("schedule-method", _MEGATRONS_OWN[0])) not in _MEGATRONS_OWN:
+        refusals.append(say("--schedule-method {method}: that schedule is not known here", method=method))
     if arguments.has("zero-bubble-v-schedule"):
         return _v_schedule(arguments, refusals), ()
     if arguments.has("enable-zbh1-pipeline") and degrees.pp > 1:  # ZB-H1 (Megatron-DeepSpeed 4efb479, initialize.py)

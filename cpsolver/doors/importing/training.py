@@ -45,7 +45,7 @@ def training_fields(arguments: Arguments, sequence: int | None, batch: int | Non
         **_optimizer(arguments, precision),
         **_offload(arguments),
     }
-    if (capacity := arguments.real("moe-expert-capacity-factor", 0.0)) >= 1:
+    if (capacity := _capacity(arguments)) >= 1:
         fields["expert_capacity_factor"] = capacity
     if arguments.has("triangle-attn") and not arguments.has("use-flash-attn"):
         fields["triangle_attention"] = True
@@ -69,6 +69,18 @@ def adapter_fields(arguments: Arguments, model: Mapping[str, Any]) -> dict[str, 
         return {}
     lora: dict[str, Any] = {"rank": arguments.number("lora-r", _LORA_RANK), "targets": targets}
     return {"lora": {**lora, **({"quantized_base": "nf4"} if arguments.has("qlora") else {})}}
+
+
+def _capacity(arguments: Arguments) -> float:
+    """What an expert takes at most, by its even share of the tokens; 0 where it takes all that come.
+
+    By Megatron's name, or Megatron-DeepSpeed's (4efb479d, megatron/arguments.py), which drops the rest by default and
+    whose dense models have one expert.
+    """
+    if arguments.has("moe-train-capacity-factor") and not arguments.has("disable-moe-token-dropping"):
+        dense = arguments.text("num-experts", "1") == "1"
+        return 0.0 if dense else arguments.real("moe-train-capacity-factor", 0.0)
+    return arguments.real("moe-expert-capacity-factor", 0.0)
 
 
 def _narrow(arguments: Arguments, precision: str) -> dict[str, Any]:

@@ -200,3 +200,19 @@ def test_instructions_are_padded_unless_the_script_says_no(argument: str, told: 
     found = imported(torchrun(f"{LLAMA} {STEP} --is-instruction-dataset {argument}"))
     """c77308a1 asks for --no-pad-to-seq-lengths; before, --variable-seq-lengths said so."""
     assert any(f"{told} as long as their data" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "values"),
+    [
+        ("--ds-sequence-parallel-size 4", {"cp": 4, "ulysses": 4, "dp": 2, "cp_gather": False}),
+        ("--ds-sequence-parallel-size 1", {"cp": 1, "ulysses": 1, "dp": 8}),
+        ("--combined-1f1b --combined-1f1b-recipe ep_a2a", {"expert_overlap": True}),
+        ("--combined-1f1b", {"expert_overlap": False}),
+        ("--pipeline-model-parallel-size 4 --schedule-method vanilla", {"schedule": "1f1b"}),
+    ],
+)
+def test_names_of_forks_for_degrees(arguments: str, values: dict[str, Any]) -> None:
+    """Microsoft's Megatron-DeepSpeed and HYGON's Megatron."""
+    found = plan(torchrun(f"{LLAMA} {STEP} {arguments}"))
+    assert {key: getattr(found, key) for key in values} == values

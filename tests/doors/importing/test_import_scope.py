@@ -100,9 +100,34 @@ def test_what_a_plan_does_not_hold_is_said_with_the_error_it_makes() -> None:
     assert any("--recompute-norm is not in the plan" in note for note in found.notes)
     assert any("memory is predicted too high" in note for note in found.notes)
     assert not {"--recompute-norm", "--output-layer-slice-num"} & set(found.unused)
-    refused = imported(torchrun(LLAMA + STEP + "--ampipe-degree 2"))
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "--ampipe-degree 2",
+        "--bitfit",
+        "--ds-sequence-parallel-fpdt",
+        "--pipeline-model-parallel-size 2 --schedule-method seq1f1b",
+    ],
+)
+def test_what_no_plan_knows_is_refused_by_name(argument: str) -> None:
+    refused = imported(torchrun(LLAMA + STEP + argument))
     assert refused.strategy is None
-    assert "--ampipe-degree" in refused.refusals[0]
+    name = argument.removeprefix("--pipeline-model-parallel-size 2 ").split()[0]
+    assert name in refused.refusals[0]
+    assert name not in {*refused.unused, *refused.unknown}
+
+
+def test_deepspeed_s_sequence_parallelism_stands_alone() -> None:
+    with pytest.raises(InputError, match=r"--ds-sequence-parallel-size = 2: goes with neither tensor.* 4 ranks"):
+        imported(torchrun(LLAMA + STEP + "--ds-sequence-parallel-size 2 --tensor-model-parallel-size 4"))
+
+
+def test_what_one_is_told_of_is_not_called_unknown() -> None:
+    found = imported(torchrun(LLAMA + STEP + "--offload-optimizer auto --never-heard-of 1"))
+    assert any("--offload-optimizer is not in the plan" in note for note in found.notes)
+    assert found.unknown == ("--never-heard-of",)
 
 
 def test_gradients_in_16_bits_and_overlaps_of_the_stack() -> None:
@@ -127,6 +152,13 @@ def test_latent_attention_by_its_former_names() -> None:
 def test_experts_of_megatron_deepspeed() -> None:
     """Its defaults: one expert a token, every second layer; --num-experts 1 is a dense model."""
     text = torchrun(GPT + "--deepspeed --num-experts 64 --moe-expert-parallel-size 8")
+    capacity = "--moe-train-capacity-factor 1.25"
+    drops, keeps = (imported(text.strip() + f" {capacity} {more}") for more in ("", "--disable-moe-token-dropping"))
+    assert drops.spec["training"]["expert_capacity_factor"] == 1.25
+    assert "expert_capacity_factor" not in keeps.spec["training"]
+    dense = imported(torchrun(GPT + f"--deepspeed --num-experts 1 {capacity}"))
+    assert "expert_capacity_factor" not in dense.spec["training"]
+    assert not {"--moe-train-capacity-factor", "--disable-moe-token-dropping"} & {*drops.unused, *keeps.unused}
     model = imported(text).model
     assert model.moe is not None
     assert (model.moe.top_k, [model.has_experts(layer) for layer in range(4)]) == (1, [False, True, False, True])
