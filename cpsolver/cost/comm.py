@@ -87,13 +87,21 @@ def end_comm(problem: Problem, chip: Chip, shard: Shard) -> Floats:
 
 
 def collecting_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:
-    """Bringing the input of a recomputed layer together that tensor-parallel ranks share out while it waits, and that
-    every one of them works on: (n,)."""
-    if not problem.spec.training.distribute_saved_activations:
-        return np.zeros(len(shard.tp))
-    payload = problem.model.residual_streams * _hidden_bytes(problem, shard)
-    seconds = collective_seconds(problem, chip, "all_gather", payload, shard.tp, np.ones_like(shard.tp))
-    return np.where(shard.sequence_parallel, 0.0, seconds)
+    """Bringing the input of a recomputed layer to where it waits and together again, which every tensor-parallel rank
+    works on: from the host, with nothing beside, and from ranks that share it out: (n,)."""
+    training, payload = problem.spec.training, problem.model.residual_streams * _hidden_bytes(problem, shard)
+    seconds = np.zeros(len(shard.tp))
+    if training.cpu_checkpointing:
+        seconds = 2.0 * payload / checkpoint_split(problem, shard) / chip.host_bandwidth_bytes_s
+    if training.distribute_saved_activations:
+        gathered = collective_seconds(problem, chip, "all_gather", payload, shard.tp, np.ones_like(shard.tp))
+        seconds = seconds + np.where(shard.sequence_parallel, 0.0, gathered)
+    return np.asarray(seconds)
+
+
+def checkpoint_split(problem: Problem, shard: Shard) -> Ints:
+    """Over how many tensor-parallel ranks the input of a recomputed layer is split where it waits."""
+    return shard.tp if problem.spec.training.distribute_saved_activations else shard.sequence_split
 
 
 def _hidden_bytes(problem: Problem, shard: Shard) -> Floats:

@@ -9,6 +9,7 @@ from operator import add
 import numpy as np
 
 from cpsolver.cost.adapters import adapter_bytes, layer_adapter_parameters, widest_result
+from cpsolver.cost.comm import checkpoint_split
 from cpsolver.cost.gemms import (
     copies_sent,
     core_kv_heads,
@@ -167,7 +168,7 @@ def _block_bytes(problem: Problem, shard: Shard, kind: LayerKind) -> LayerBytes:
         full=rest + core,
         # A flash kernel keeps no scores: recomputing attention's core saves its statistics at most.
         freed=freed_bytes(problem, shard, kind, core, fed_bytes),
-        checkpoint=_input_bytes(problem) * tokens / _checkpoint_split(problem, shard),
+        checkpoint=_checkpoint_bytes(problem, shard),
         buffer=gradients + gathered + weights + results + pairs + _exchanged_bytes(problem, shard, kind),
     )
 
@@ -177,9 +178,11 @@ def _input_bytes(problem: Problem) -> float:
     return problem.element_bytes * problem.model.residual_streams * problem.model.hidden
 
 
-def _checkpoint_split(problem: Problem, shard: Shard) -> Ints:
-    """Over how many tensor-parallel ranks the input of a recomputed layer is split where it waits."""
-    return shard.tp if problem.spec.training.distribute_saved_activations else shard.sequence_split
+def _checkpoint_bytes(problem: Problem, shard: Shard) -> Floats:
+    """What a recomputed layer keeps on the device."""
+    split = checkpoint_split(problem, shard)
+    kept = 0.0 if problem.spec.training.cpu_checkpointing else _input_bytes(problem)
+    return np.asarray(kept * shard.tokens(problem.sequence) / split)
 
 
 def _mixer_elements(problem: Problem, shard: Shard, kind: LayerKind) -> Floats:

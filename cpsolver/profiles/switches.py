@@ -54,6 +54,7 @@ Switch = Literal[
     "recompute_activation_function",
     "recompute_mla_up_proj",
     "distribute_saved_activations",
+    "cpu_checkpointing",
     "moe_zero_memory",
     "triangle_attention",
     "fused_gate_up",

@@ -51,6 +51,7 @@ training:
   recompute_activation_function: false  # results of activation functions made again (MindSpeed); default false
   recompute_mla_up_proj: false  # latent attention's queries, keys, values made again (MindSpeed); default false
   distribute_saved_activations: false  # recomputed layers' inputs shared out over tp ranks (Megatron); default false
+  cpu_checkpointing: false  # recomputed layers' inputs wait on the host (DeepSpeed); default false
   moe_zero_memory: null  # experts' inputs and activations made again (MindSpeed): level0, level1; default null: kept
   triangle_attention: false  # attention without a flash kernel leaves masked blocks out (AscendSpeed); default false
   fused_gate_up: true  # gate and up projection are one product; false: two; default true

@@ -213,6 +213,9 @@ class Training(Part):
         default=False,
         description="what recomputed layers keep is shared out over tensor-parallel ranks that all hold it (Megatron)",
     )
+    cpu_checkpointing: StrictBool = Field(
+        default=False, description="what recomputed layers keep waits on the host (DeepSpeed's cpu_checkpointing)"
+    )
     moe_zero_memory: ZeroMemory | None = Field(
         default=None,
         description="experts' inputs and activations are made again: level0, level1 (MindSpeed's flag); null: kept",
@@ -307,4 +310,5 @@ class Training(Part):
             or self.swap_optimizer
             or bool(self.activation_offload)
             or self.offload_layers > 0
+            or self.cpu_checkpointing
         )

@@ -1,4 +1,4 @@
-"""What recomputed layers keep, shared out over tensor-parallel ranks: bytes, and seconds to bring it together."""
+"""What recomputed layers keep, in shares of tensor-parallel ranks or on the host: bytes, seconds to bring it back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cpsolver.cost.tables import memory_table, time_table
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.plans.strategy import RecomputeKind
 from cpsolver.problem.problem import Problem
-from tests.support.problems import ideal, strategy_of
+from tests.support.problems import ideal, strategy_of, with_host
 
 
 def of(shared: bool) -> Problem:
@@ -47,3 +47,29 @@ def test_only_stages_that_recompute_pay_for_collecting_inputs() -> None:
         assert after.breakdown_s["compute"] == pytest.approx(before.breakdown_s["compute"])
         activations = [each.stages[0].memory.activations for each in (before, after)]
         assert (activations[1] < activations[0]) == (kind == "block")
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_inputs_of_recomputed_layers_wait_on_the_host(shared: bool) -> None:
+    """None stays on the device. Each rank sends its share there, 2 bytes an element, and gets it back."""
+    whole = of(shared)
+    away = with_host(whole, cpu_checkpointing=True)
+    row = Candidates.one(strategy_of("x:4", tp=2, dp=2, flags="fz"), whole.batch)
+    before, after = memory_table(whole, row), memory_table(away, row)
+    assert after.checkpoint.item() == 0.0
+    assert (before.full == after.full).all()
+    assert (before.buffer == after.buffer).all()
+    plain, timed = (time_table(problem, problem.supplies[0], row) for problem in (whole, away))
+    link = away.supplies[0].chip.host_bandwidth_bytes_s
+    share = 2.0 * row.shard.tokens(whole.sequence).item() * whole.model.hidden / (2 if shared else 1)
+    assert (timed.collected - plain.collected).item() == pytest.approx(2 * share / link)
+    assert (timed.recompute - plain.recompute).item() == pytest.approx(2 * share / link)
+    assert timed.layer.item() == plain.layer.item()
+
+
+def test_units_of_recomputed_layers_on_the_host_are_best_of_one() -> None:
+    """Nothing is kept for more of them, and larger units hold more at once."""
+    plans = [strategy_of("x:4", tp=2, dp=2, flags="fz", recompute="uniform", amount=amount) for amount in (1, 2, 4)]
+    away = with_host(of(False), cpu_checkpointing=True)
+    held = [evaluate(away, plan).stages[0].memory.activations for plan in plans]
+    assert held[0] < held[1] < held[2]

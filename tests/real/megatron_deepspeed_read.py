@@ -27,6 +27,7 @@ READ = (
         "checkpoint_activations",
         "checkpoint_num_layers",
         "partition_activations",
+        "checkpoint_in_cpu",
         "zero_stage",
         "deepspeed",
     ),

@@ -17,7 +17,7 @@ from cpsolver.doors.export.judge import launch_of
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from tests.real.readers import read
-from tests.support.problems import chip_spec, model_spec, problem_of, strategy_of
+from tests.support.problems import chip_spec, model_spec, problem_of, strategy_of, with_host
 
 READER = Path(__file__).parent / "megatron_deepspeed_read.py"
 POSITIONS = {"rope": "rotary", "learned": "absolute", "alibi": "alibi"}
@@ -38,20 +38,22 @@ class Case:
 
     def problem(self) -> Problem:
         """The problem on chips with memory for all."""
-        training = {"precision": "bf16", **self.training}
+        training = {"precision": self.training.get("precision", "bf16")}
         chip = chip_spec(gb=4000)
         chip["peak_tflops"] |= {"fp16": 100}
         given: dict[str, Any] = {"gpus": self.strategy().devices, "batch": 64, "sequence": 2048, "training": training}
-        return problem_of({"x": chip}, model=self.model, node=8, stack="megatron-deepspeed", **given)
+        plain = problem_of({"x": chip}, model=self.model, node=8, stack="megatron-deepspeed", **given)
+        return with_host(plain, **self.training)
 
 
 ONE: dict[str, Any] = {"recompute": "uniform", "amount": 1}
-SHARED = {"distribute_saved_activations": True}
+SHARED, AWAY = {"distribute_saved_activations": True}, {"cpu_checkpointing": True}
 SMALL = model_spec(bias_qkv=True, bias_attention_out=True, bias_mlp=True, tied_embeddings=True, norm="layernorm")
 CASES = {
     "BLOOM": Case("x:35,35", more={"tp": 4, "dp": 2}),
     "BLOOM, recomputed": Case("x:35,35", more={"tp": 4, "dp": 8, **ONE}),
     "BLOOM, recomputed, in shares": Case("x:35,35", training=SHARED, more={"tp": 4, "dp": 8, **ONE}),
+    "BLOOM, recomputed, on the host": Case("x:35,35", training=AWAY, more={"tp": 4, "dp": 8, **ONE}),
     "BLOOM 7B, fp16": Case("x:30", "bloom-7b", {"precision": "fp16"}, {"tp": 2, "dp": 4}),
     "BLOOM 7B, dropout": Case("x:15,15", "bloom-7b", {"dropout": True}, {"dp": 4, "mbs": 2}),
     "learned positions": Case("x:2,2", {**SMALL, "position": "learned", "max_positions": 2048}, {}, {"tp": 2, "dp": 4}),
@@ -98,6 +100,7 @@ def test_megatron_deepspeed_reads_the_plan(name: str) -> None:
         "deepspeed": True,
         "deepspeed_config": "ds_config.json",
         "partition_activations": problem.spec.training.distribute_saved_activations,
+        "checkpoint_in_cpu": problem.spec.training.cpu_checkpointing,
         **({"checkpoint_num_layers": s.recompute_layers[0]} if whole else {}),
     }
     assert {name: found[name] for name in wanted} == wanted

@@ -141,8 +141,8 @@ def test_projections_made_again_agree_with_brute_force(bend: bool, count: int) -
 
 
 def with_shared_checkpoints(seed: int) -> Problem:
-    """A random problem whose tensor-parallel ranks share out what recomputed layers keep."""
-    return with_host(random_problem(seed), distribute_saved_activations=True)
+    """A random problem whose tensor-parallel ranks share out what recomputed layers keep, on the device or the host."""
+    return with_host(random_problem(seed), distribute_saved_activations=seed % 3 > 0, cpu_checkpointing=seed % 3 < 2)
 
 
 @pytest.mark.parametrize(("bend", "count"), [full(True, 6), night(False, 16), night(True, 16)])

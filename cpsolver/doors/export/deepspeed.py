@@ -20,7 +20,7 @@ from cpsolver.problem.problem import Problem
 CONFIG = "ds_config.json"
 _OPTIMIZERS = {"adam": "AdamW", "lion": "Lion"}
 """The spec's optimizers that DeepSpeed has, by its own names."""
-_SAID = ("optimizer", "optimizer_offload", "distribute_saved_activations", "expandable_segments")
+_SAID = ("optimizer", "optimizer_offload", "distribute_saved_activations", "cpu_checkpointing", "expandable_segments")
 """Switches of the spec that its file says."""
 _TYPE = {2: {"bf16": "bf16", "fp16": "fp16"}, 4: {"bf16": "fp32", "fp16": "fp32"}}
 """DeepSpeed's name for a type of so many bytes, by precision."""
@@ -89,7 +89,7 @@ def ds_config(problem: Problem, s: Strategy) -> dict[str, Any]:
     if interval:
         config["activation_checkpointing"] = {
             "partition_activations": shares_checkpoints(problem, s),
-            "cpu_checkpointing": False,
+            "cpu_checkpointing": problem.spec.training.cpu_checkpointing,
             "number_checkpoints": -(-s.layers[0] // interval),
         }
     if s.pp > 1:

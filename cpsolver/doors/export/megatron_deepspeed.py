@@ -51,9 +51,8 @@ def export(problem: Problem, s: Strategy) -> Launch:
 
 def _refused(problem: Problem) -> Iterator[str]:
     training = problem.spec.training
-    yield from unset_switches(
-        problem, "Megatron-DeepSpeed", ("optimizer", "expandable_segments", "distribute_saved_activations")
-    )
+    has = ("optimizer", "expandable_segments", "distribute_saved_activations", "cpu_checkpointing")
+    yield from unset_switches(problem, "Megatron-DeepSpeed", has)
     if training.precision not in ("bf16", "fp16"):
         yield say(
             "Megatron-DeepSpeed has no {precision}: training.precision may be bf16 or fp16",
@@ -81,6 +80,8 @@ def _flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
         yield ("--deepspeed-activation-checkpointing",)
         if shares_checkpoints(problem, s):
             yield ("--partition-activations",)
+        if training.cpu_checkpointing:
+            yield ("--checkpoint-in-cpu",)
     yield ("--deepspeed",)
     yield ("--deepspeed_config", deepspeed.CONFIG)
     yield ("--zero-stage", str(s.zero_stage))

@@ -173,6 +173,7 @@ def check_switches(training: Training, framework: str, has: tuple[str, ...] = ()
         "recompute_activation_function": training.recompute_activation_function,
         "recompute_mla_up_proj": training.recompute_mla_up_proj,
         "distribute_saved_activations": training.distribute_saved_activations,
+        "cpu_checkpointing": training.cpu_checkpointing,
         "moe_zero_memory": training.moe_zero_memory is not None,
         "triangle_attention": training.triangle_attention,
         "offload_layers": training.offload_layers > 0,

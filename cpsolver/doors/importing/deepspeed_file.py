@@ -22,10 +22,10 @@ from cpsolver.inputs.language import say
 _OPTIONS = ("deepspeed_config", "deepspeed-config")
 _MOST_LETTERS = 1_000_000
 _STAGES = (0, 1, 2, 3)
-
-
+_OFFLOADED = ("optimizer", "param")
 _STAGE = re.compile(r'"zero_optimization"\s*:\s*\{[^{}]*?"stage"\s*:\s*"?([\w${}]+)"?')
-_OFFLOAD = re.compile(r'"offload_optimizer"\s*:\s*\{[^{}]*?"device"\s*:\s*"([\w${}]+)"')
+_OFFLOAD = re.compile(r'"offload_(optimizer|param)"\s*:\s*\{[^{}]*?"device"\s*:\s*"([\w${}]+)"')
+_COMMENT = re.compile(r"^\s*#.*$", re.MULTILINE)
 
 
 def add_deepspeed(arguments: Arguments, script: str, text: str = "") -> list[str]:
@@ -34,38 +34,44 @@ def add_deepspeed(arguments: Arguments, script: str, text: str = "") -> list[str
     What --zero-stage says beside the file stays. `text`: the script's. Raises InputError for a file that is no
     configuration.
     """
-    if not {"deepspeed", *_OPTIONS} & arguments.given.keys() or "zero-stage" in arguments.given:
+    if not {"deepspeed", *_OPTIONS} & arguments.given.keys():
         return []
     named = next((arguments.given[name][-1] for name in _OPTIONS if arguments.given.get(name)), None)
     file = None if named is None else beside(script, named)
     if file is None:
-        return _written(arguments, text)
+        return _written(arguments, _COMMENT.sub("", text))
     zero = _zero(file)
     stage = zero.get("stage", 0)
     if stage not in _STAGES or isinstance(stage, bool):
         raise InputError(
             Trouble("zero_optimization.stage", "is not one of the choices", stage, "0, 1, 2, 3", file=str(file))
         )
-    arguments.given["zero-stage"] = (str(stage),)
+    arguments.given.setdefault("zero-stage", (str(stage),))
     offload = zero.get("offload_optimizer")
     if zero.get("cpu_offload") is True or (isinstance(offload, dict) and offload.get("device") == "cpu"):
         arguments.given.setdefault("optimizer-cpu-offload", ())
-    text = say("{file}: ZeRO stage {stage}", file=file.name, stage=stage)
-    if zero.get("offload_param"):
-        return [say("{text}; offload_param is not in the plan: memory is predicted too high", text=text)]
-    return [text]
+    return [_note(say("{file}: ZeRO stage {stage}", file=file.name, stage=stage), bool(zero.get("offload_param")))]
 
 
 def _written(arguments: Arguments, text: str) -> list[str]:
     """As add_deepspeed, of the one file with a ZeRO stage that the script itself writes."""
-    stages = {_value(found[1], arguments) for found in _STAGE.finditer(text)}
+    stages, given = {_value(found[1], arguments) for found in _STAGE.finditer(text)}, "zero-stage" in arguments.given
     stage = next(iter(stages)) if len(stages) == 1 else ""
     if not stage.isdigit() or int(stage) not in _STAGES:
-        return [say("DeepSpeed's own file is not read: its ZeRO stage is taken as 0")]
-    arguments.given["zero-stage"] = (stage,)
-    if {_value(found[1], arguments) for found in _OFFLOAD.finditer(text)} == {"cpu"}:
+        return [] if given else [say("DeepSpeed's own file is not read: its ZeRO stage is taken as 0")]
+    arguments.given.setdefault("zero-stage", (stage,))
+    offloads = [(found[1], _value(found[2], arguments)) for found in _OFFLOAD.finditer(text)]
+    optimizer, weights = ({device for of, device in offloads if of == name} == {"cpu"} for name in _OFFLOADED)
+    if optimizer:
         arguments.given.setdefault("optimizer-cpu-offload", ())
-    return [say("the file of DeepSpeed that the script writes: ZeRO stage {stage}", stage=stage)]
+    return [_note(say("the file of DeepSpeed that the script writes: ZeRO stage {stage}", stage=stage), weights)]
+
+
+def _note(text: str, weights: bool) -> str:
+    """The note on a file; `weights`: it has these on the host too."""
+    if weights:
+        return say("{text}; offload_param is not in the plan: memory is predicted too high", text=text)
+    return text
 
 
 def _value(written: str, arguments: Arguments) -> str:

@@ -105,7 +105,8 @@ def _states(fields: Fields) -> list[str]:
         tokens += as_tokens("recompute-num-layers", fields.number("checkpoint_num_layers", 1))
         by_deepspeed = fields.flag("deepspeed_activation_checkpointing", True)  # megatron/initialize.py gives it both
         tokens += ["--distribute-saved-activations"] * (fields.flag("partition_activations") and by_deepspeed)
-        tokens += ["--checkpoint-in-cpu"] * (fields.flag("checkpoint_in_cpu") and by_deepspeed)
+        if fields.flag("checkpoint_in_cpu") and by_deepspeed:
+            tokens += ["--deepspeed-activation-checkpointing", "--checkpoint-in-cpu"]
     else:
         for name in ("checkpoint_num_layers", "partition_activations", "checkpoint_in_cpu"):
             fields.has(name)

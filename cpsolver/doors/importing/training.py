@@ -24,6 +24,8 @@ _SHARED_CHECKPOINTS = ("distribute-saved-activations", "distribute-checkpointed-
 """Megatron-LM's flag by its names, up to 2.6 the latter."""
 _PARTITIONED = ("deepspeed", "deepspeed-activation-checkpointing", "partition-activations")
 """The same in Megatron-DeepSpeed, whose megatron/initialize.py asks for all of them (bigscience-workshop 8387ae1)."""
+_ON_HOST = ("deepspeed-activation-checkpointing", "checkpoint-in-cpu")
+"""What has inputs of recomputed layers wait on the host: the same file."""
 _LORA_RANK = 16
 """Of --lora-r, which MindSpeed-LLM c77308a1 has as its default (features_manager/finetune/lora.py)."""
 _ADAM = ("adam", "adamw", "fusedadamw")
@@ -53,6 +55,8 @@ def training_fields(arguments: Arguments, sequence: int | None, batch: int | Non
         fields["recompute_mla_up_proj"] = True
     if any(arguments.has(name) for name in _SHARED_CHECKPOINTS) or all(arguments.has(name) for name in _PARTITIONED):
         fields["distribute_saved_activations"] = True
+    if all(arguments.has(name) for name in _ON_HOST):
+        fields["cpu_checkpointing"] = True
     fields |= _narrow(arguments, precision)
     if "DDP-impl" in arguments.given and not arguments.has("mlp-layer-fusion"):
         fields["fused_gate_up"] = False  # AscendSpeed: two GEMMs

@@ -14,7 +14,7 @@ from cpsolver.doors.export.script import grouped
 from cpsolver.plans.strategy import StageGroup, Strategy
 from cpsolver.problem.problem import Problem
 from models_zoo import load_architecture
-from tests.support.problems import chip_spec, model_spec, problem_of, strategy_of, with_stack
+from tests.support.problems import chip_spec, model_spec, problem_of, strategy_of, with_host, with_stack
 
 MEGATRON = ("megatron-lm", "megatron-core-0.13", "megatron-core-0.12")
 FAMILY = (*MEGATRON, "mindspeed-llm", "loongforge")
@@ -381,6 +381,22 @@ def test_others_of_the_family_share_checkpoints_out_too(target: str, file: str, 
     plan = strategy_of("x:4", tp=2, flags=flags, recompute="uniform", amount=1)
     text = exporter(target)(problem, plan).files[file]
     assert (told.format(value="true") in text) == (flags == "fz")
+
+
+@pytest.mark.parametrize(
+    ("target", "file", "told"),
+    [
+        ("deepspeed", "ds_config.json", '"cpu_checkpointing": true'),
+        ("megatron-deepspeed", "train.sh", "--checkpoint-in-cpu"),
+    ],
+)
+def test_checkpoints_wait_on_the_host_where_deepspeed_trains(target: str, file: str, told: str) -> None:
+    plain = problem_of(model=model_spec(layers=4, tied_embeddings=True))
+    plan = strategy_of("x:4", tp=2, flags="fz", recompute="uniform", amount=1)
+    for problem, written in ((plain, False), (with_host(plain, cpu_checkpointing=True), True)):
+        assert (told in exporter(target)(problem, plan).files[file]) == written
+    with pytest.raises(CannotExpress, match="cpu_checkpointing is true: megatron-lm has no flag"):
+        exporter("megatron-lm")(with_host(plain, cpu_checkpointing=True), plan)
 
 
 def test_flagscale_shares_checkpoints_out_where_stages_recompute_differently() -> None:

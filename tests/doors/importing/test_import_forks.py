@@ -73,6 +73,32 @@ EOT
 """
 
 
+def test_what_a_stage_of_the_arguments_leaves_to_that_file() -> None:
+    """--zero-stage stays what it is, and the file's offload counts; weights on the host are told. No comment counts."""
+    text = '#  "offload_optimizer": {"device": "none"}\n' + WRITTEN % ("3", "cpu")
+    text = text.replace('"stage": 3,', '"stage": 3, "offload_param": {"device": "cpu"},')
+    found = imported(text + torchrun(f"{PLAIN} {STEPS} --deepspeed --zero-stage 1 --deepspeed_config $FILE"))
+    assert found.strategy is not None
+    assert found.strategy.sharded == "optimizer"
+    assert found.spec["training"]["optimizer_offload"] == 1.0
+    assert any("offload_param is not in the plan" in note for note in found.notes)
+    alone = imported(torchrun(f"{PLAIN} {STEPS} --deepspeed --zero-stage 1 --deepspeed_config nowhere.json"))
+    assert not any("DeepSpeed" in note for note in alone.notes)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "away"),
+    [
+        ("--deepspeed-activation-checkpointing --checkpoint-in-cpu", True),
+        ("--checkpoint-in-cpu", None),
+        ("--deepspeed-activation-checkpointing", None),
+    ],
+)
+def test_checkpoints_on_the_host(arguments: str, away: bool | None) -> None:
+    found = imported(torchrun(f"{PLAIN} {STEPS} --deepspeed --checkpoint-activations {arguments}"))
+    assert found.spec["training"].get("cpu_checkpointing") == away
+
+
 @pytest.mark.parametrize(
     ("stage", "device", "sharded", "offload"),
     [("$ZERO", "cpu", "parameters", 1.0), ("1", "none", "optimizer", None), ("$NOWHERE", "cpu", None, None)],
