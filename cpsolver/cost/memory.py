@@ -44,8 +44,8 @@ class LayerBytes:
     """What one layer of one kind keeps per microbatch on one device, in bytes; arrays with one entry a candidate.
 
     full: everything kept for the backward pass. freed: what each of MODULES does not keep of it when it is recomputed,
-    (MODULES, n). checkpoint: only the layer's input. buffer: gradients, of weights too, gathered inputs, and what
-    context-parallel ranks communicate, that live while one layer runs backward.
+    (MODULES, n). checkpoint: only the layer's input, if that does not wait on the host. buffer: gradients, of weights
+    too, gathered inputs, and what context-parallel ranks communicate, that live while one layer runs backward.
     """
 
     full: Floats

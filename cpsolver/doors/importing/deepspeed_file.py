@@ -31,8 +31,8 @@ _COMMENT = re.compile(r"^\s*#.*$", re.MULTILINE)
 def add_deepspeed(arguments: Arguments, script: str, text: str = "") -> list[str]:
     """Give the arguments the ZeRO stage and the offload of the file that they name; returns notes.
 
-    What --zero-stage says beside the file stays. `text`: the script's. Raises InputError for a file that is no
-    configuration.
+    The engine reads its file: what --zero-stage says beside it counts where that is not known. `text`: the script's.
+    Raises InputError for a file that is no configuration.
     """
     if not {"deepspeed", *_OPTIONS} & arguments.given.keys():
         return []
@@ -46,29 +46,34 @@ def add_deepspeed(arguments: Arguments, script: str, text: str = "") -> list[str
         raise InputError(
             Trouble("zero_optimization.stage", "is not one of the choices", stage, "0, 1, 2, 3", file=str(file))
         )
-    arguments.given.setdefault("zero-stage", (str(stage),))
+    text = say("{file}: ZeRO stage {stage}", file=file.name, stage=stage)
     offload = zero.get("offload_optimizer")
     if zero.get("cpu_offload") is True or (isinstance(offload, dict) and offload.get("device") == "cpu"):
         arguments.given.setdefault("optimizer-cpu-offload", ())
-    return [_note(say("{file}: ZeRO stage {stage}", file=file.name, stage=stage), bool(zero.get("offload_param")))]
+    return [_taken(arguments, str(stage), text, bool(zero.get("offload_param")))]
 
 
 def _written(arguments: Arguments, text: str) -> list[str]:
     """As add_deepspeed, of the one file with a ZeRO stage that the script itself writes."""
-    stages, given = {_value(found[1], arguments) for found in _STAGE.finditer(text)}, "zero-stage" in arguments.given
+    stages = {_value(found[1], arguments) for found in _STAGE.finditer(text)}
     stage = next(iter(stages)) if len(stages) == 1 else ""
     if not stage.isdigit() or int(stage) not in _STAGES:
+        given = "zero-stage" in arguments.given
         return [] if given else [say("DeepSpeed's own file is not read: its ZeRO stage is taken as 0")]
-    arguments.given.setdefault("zero-stage", (stage,))
     offloads = [(found[1], _value(found[2], arguments)) for found in _OFFLOAD.finditer(text)]
     optimizer, weights = ({device for of, device in offloads if of == name} == {"cpu"} for name in _OFFLOADED)
     if optimizer:
         arguments.given.setdefault("optimizer-cpu-offload", ())
-    return [_note(say("the file of DeepSpeed that the script writes: ZeRO stage {stage}", stage=stage), weights)]
+    told = say("the file of DeepSpeed that the script writes: ZeRO stage {stage}", stage=stage)
+    return [_taken(arguments, stage, told, weights)]
 
 
-def _note(text: str, weights: bool) -> str:
-    """The note on a file; `weights`: it has these on the host too."""
+def _taken(arguments: Arguments, stage: str, text: str, weights: bool) -> str:
+    """Give the arguments a file's stage; the note on it. `weights`: it has these on the host too."""
+    given = arguments.given.get("zero-stage", (stage,))
+    arguments.given["zero-stage"] = (stage,)
+    if given != (stage,):
+        text = say("{text}, whatever --zero-stage {stage} says", text=text, stage=" ".join(given))
     if weights:
         return say("{text}; offload_param is not in the plan: memory is predicted too high", text=text)
     return text

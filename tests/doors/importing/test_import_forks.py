@@ -73,15 +73,16 @@ EOT
 """
 
 
-def test_what_a_stage_of_the_arguments_leaves_to_that_file() -> None:
-    """--zero-stage stays what it is, and the file's offload counts; weights on the host are told. No comment counts."""
+def test_that_file_counts_beside_a_stage_of_the_arguments() -> None:
+    """It is what the engine reads, offload and stage, and no comment in it; weights on the host are told."""
     text = '#  "offload_optimizer": {"device": "none"}\n' + WRITTEN % ("3", "cpu")
     text = text.replace('"stage": 3,', '"stage": 3, "offload_param": {"device": "cpu"},')
     found = imported(text + torchrun(f"{PLAIN} {STEPS} --deepspeed --zero-stage 1 --deepspeed_config $FILE"))
     assert found.strategy is not None
-    assert found.strategy.sharded == "optimizer"
+    assert found.strategy.sharded == "parameters"
     assert found.spec["training"]["optimizer_offload"] == 1.0
-    assert any("offload_param is not in the plan" in note for note in found.notes)
+    told = "ZeRO stage 3, whatever --zero-stage 1 says; offload_param is not in the plan"
+    assert any(told in note for note in found.notes)
     alone = imported(torchrun(f"{PLAIN} {STEPS} --deepspeed --zero-stage 1 --deepspeed_config nowhere.json"))
     assert not any("DeepSpeed" in note for note in alone.notes)
 
