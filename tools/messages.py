@@ -181,7 +181,8 @@ def _of_data() -> Iterator[Found]:
         yield network.about, None, NETWORKS / f"{network.name}.yaml"
     yield from ((words, None, ROOT / "models_zoo" / "schema.py") for words in SPECIAL_LAYERS.values())
     yield from ((rule.words, None, CODE / "rules" / "base.py") for rule in RULES.values())
-    refused = [one.get("refused", {}) for one in _yaml(FORMATS).values()]
+    sections = ("refused", "plan", "beside")
+    refused = [one.get(section, {}) for one in _yaml(FORMATS).values() for section in sections]
     for file, parts in ((SCOPE, [*_yaml(SCOPE).values()]), (FORMATS, refused)):
         yield from ((text, None, file) for text in dict.fromkeys(text for part in parts for text in part.values()))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -28,7 +29,8 @@ def table() -> dict[str, frozenset[str]]:
 def _former() -> dict[str, str]:
     """Names of Megatron-LM 1.1.5 and of DeepSpeed's examples on it -> today's.
 
-    Megatron-DeepSpeed 8387ae1 (megatron/arguments.py) says what stands for the first and the third.
+    Megatron-DeepSpeed 8387ae1 (megatron/arguments.py) says what stands for the first and the third; the last is of
+    alibaba/Megatron-LLaMA 25306de, whose own distributed optimizer overlaps what it sends.
     """
     return pairs("former")
 
@@ -187,11 +189,20 @@ class Arguments:
         """Arguments that no framework here knows, and that nothing is told of."""
         return [written for written in self.unknown if written.removeprefix("--") not in self._looked_up]
 
+    def suspect(self) -> list[str]:
+        """Of these the ones whose names say that they may change the plan."""
+        return [written for written in self.unread() if _MATTERS.search(written) and not _is_harmless(written[2:])]
+
     def unused(self) -> tuple[str, ...]:
         """Arguments that the frameworks know, that the import does not read, and that are not harmless."""
         unread = [name for name in self.given if name not in self._looked_up and f"--{name}" not in self.unknown]
         in_trouble = {trouble.where for trouble in self.troubles}
         return tuple(f"--{name}" for name in unread if not _is_harmless(name) and f"--{name}" not in in_trouble)
+
+
+_MATTERS = re.compile(
+    "parallel|optimizer|recompute|offload|overlap|shard|pipeline|expert|moe|fp8|fp4|quant|lora|interleav|schedule|freeze"
+)
 
 
 def _is_option(token: str) -> bool:

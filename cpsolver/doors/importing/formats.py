@@ -13,6 +13,7 @@ from cpsolver.doors.importing.megatron_files import read_loongforge_model, read_
 from cpsolver.doors.importing.mindformers_files import read_mindformers
 from cpsolver.doors.importing.neox_files import read_neox
 from cpsolver.doors.importing.paddle_files import read_paddle
+from cpsolver.doors.importing.primus_files import read_primus
 from cpsolver.doors.importing.reading import Reading
 from cpsolver.doors.importing.torchtitan_files import read_torchtitan, toml
 from cpsolver.inputs.document import parse_yaml
@@ -27,6 +28,7 @@ def _top(*names: str) -> re.Pattern[str]:
     return re.compile(rf"^[\"']?(?:{'|'.join(names)})[\"']?\s*:", re.MULTILINE)
 
 
+_PRIMUS = re.compile(r"^ +framework\s*:", re.MULTILINE)
 _PADDLE = re.compile(r"[\"'](?:tensor_parallel_degree|pipeline_parallel_degree|sharding)[\"']\s*:")
 _NEOX = re.compile(r"^\s*[\"']?(?:pipe|model)[-_]parallel[-_]size[\"']?\s*:", re.MULTILINE)
 _FORMATS: tuple[tuple[tuple[re.Pattern[str], ...], Reader], ...] = (
@@ -36,6 +38,7 @@ _FORMATS: tuple[tuple[tuple[re.Pattern[str], ...], Reader], ...] = (
     ((_top("experiment"), _top("train", "defaults")), read_flagscale),
     ((_top("system"), _top("model"), _top("data")), read_flagscale),
     ((_top("parallel_config"), _top("model"), _top("runner_config", "trainer")), read_mindformers),
+    ((_top("modules"), _PRIMUS), read_primus),
     ((_PADDLE, re.compile(r"[\"']model_name_or_path[\"']\s*:")), read_paddle),
     ((_NEOX,), read_neox),
 )

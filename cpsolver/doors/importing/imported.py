@@ -260,6 +260,9 @@ def _imported(name: str, said: _Training, options: ImportOptions) -> Imported:
         *([] if options.stack else overlap_notes(arguments, framework)),
     ]
     notes = [*said.before, *(reading.notes if reading else ()), *notes, *plan.notes, *said.after()]
+    if suspect := arguments.suspect():
+        warned = later("{names}: not known here, and may change the plan by the name: the plan is without")
+        notes.append(say(warned, names=" ".join(dict.fromkeys(suspect))))
     unused = (*arguments.unused(), *(reading.unread if reading else ()))
     unknown = tuple(dict.fromkeys(arguments.unread()))
     done = Imported(name, said.kind, model, spec, plan.strategy, framework, placeholders, plan.refusals, tuple(notes))

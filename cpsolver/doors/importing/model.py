@@ -115,7 +115,8 @@ def _style(arguments: Arguments, program: str) -> dict[str, Any]:
     if _LLAMA_LIKE.search(program):
         style = {"gated_mlp": True, "norm": "rmsnorm", "position": "rope", "tied_embeddings": False}
         return {**style, "bias_qkv": False, "bias_attention_out": False, "bias_mlp": False}
-    rms = (arguments.text("normalization", "LayerNorm") or "").lower() == "rmsnorm"
+    named = (arguments.text("normalization", "LayerNorm") or "").lower()
+    rms = named == "rmsnorm" or arguments.has("RMSNorm")  # the latter of alibaba/Megatron-LLaMA 25306de
     biased = not arguments.has("disable-bias-linear")
     glu = arguments.text("glu-activation")
     if glu is not None and glu not in _GLU:

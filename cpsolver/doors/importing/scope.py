@@ -91,6 +91,13 @@ def notes_beside(arguments: Arguments) -> list[str]:
     ]
 
 
+def names_with_words() -> frozenset[str]:
+    """Arguments that are refused or told of by name, of those that change a model, its time or its memory."""
+    conditions = [part for text in _section("beside") for part in text.split()]
+    beside = [condition.removeprefix("!").partition("=")[0] for condition in conditions]
+    return frozenset([*_section("model"), *_section("plan"), *beside])
+
+
 def _given(arguments: Arguments, condition: str) -> bool:
     """Whether `name` is given, `name=value` is given so, or `!name` is not given."""
     name, _, value = condition.removeprefix("!").partition("=")

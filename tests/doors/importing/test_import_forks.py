@@ -229,6 +229,13 @@ def test_instructions_are_padded_unless_the_script_says_no(argument: str, told: 
     assert any(f"{told} as long as their data" in note for note in found.notes)
 
 
+def test_names_that_may_change_the_plan_are_told() -> None:
+    found = imported(torchrun(f"{PLAIN} {STEPS} --my-own-optimizer --my-own-tool --my-own-overlap 3"))
+    assert found.unknown == ("--my-own-optimizer", "--my-own-tool", "--my-own-overlap")
+    warned = [note for note in found.notes if "may change the plan by the name" in note]
+    assert [note.split(":")[0] for note in warned] == ["--my-own-optimizer --my-own-overlap"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "values"),
     [
@@ -237,9 +244,14 @@ def test_instructions_are_padded_unless_the_script_says_no(argument: str, told: 
         ("--combined-1f1b --combined-1f1b-recipe ep_a2a", {"expert_overlap": True}),
         ("--combined-1f1b", {"expert_overlap": False}),
         ("--pipeline-model-parallel-size 4 --schedule-method vanilla", {"schedule": "1f1b"}),
+        ("--overlapped-distributed-optimizer", {"distributed_optimizer": True}),
     ],
 )
 def test_names_of_forks_for_degrees(arguments: str, values: dict[str, Any]) -> None:
     """Microsoft's Megatron-DeepSpeed and HYGON's Megatron."""
     found = plan(torchrun(f"{LLAMA} {STEP} {arguments}"))
     assert {key: getattr(found, key) for key in values} == values
+
+
+def test_a_norm_by_a_flag_of_its_own() -> None:
+    assert imported(torchrun(f"{PLAIN} {STEPS} --RMSNorm")).model.norm == "rmsnorm"

@@ -1,0 +1,235 @@
+"""Primus' YAML: an experiment on presets of its checkout, with Megatron-LM's arguments as settings of the same names.
+
+Read in AMD-AGI/Primus fd1eeabb, below primus: core/launcher/parser.py (module, model, then overrides),
+core/config/yaml_loader.py (`extends`, `${NAME:default}`), backends/megatron/patches (args/rocm_arg_validation.py,
+turbo/moe_dispatcher_patches.py), configs/modules/megatron (zero_bubble.yaml, primus_pipeline.yaml).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from cpsolver.doors.importing import arguments
+from cpsolver.doors.importing.command import TrainingDevices
+from cpsolver.doors.importing.framework import FrameworkGuess
+from cpsolver.doors.importing.reading import Fields, Reading, as_tokens
+from cpsolver.doors.importing.scope import OutOfScopeError, names_with_words
+from cpsolver.inputs.document import load_yaml
+from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.language import later, say
+
+_NARROW = FrameworkGuess("primus", None, later("a configuration of Primus, with gradients in 16 bits"))
+_WIDE = FrameworkGuess("megatron-core", None, later("a configuration of Primus, with gradients in fp32"))
+_PRESETS = Path("primus") / "configs"
+_NODE = 8
+"""Devices of a node that examples/run_pretrain.sh starts by default."""
+_VARIABLE = re.compile(r"\$\{([^:{}]+)(?::([^}]*))?\}")
+_SCALARS: dict[str, Any] = {"true": True, "false": False, "null": None, "none": None}
+_MOST_PRESETS = 50
+_V_SETUPS = {"zbv-formatted": "zb", "v-half": "half", "v-min": "min"}
+"""Algorithms of Primus' own pipeline, and the setup of the authors' fork that each is."""
+_DEEPEP_FROM = 2
+"""Stage of experts without waiting for the host from which Turbo's DeepEP is on."""
+
+
+def read_primus(name: str, data: dict[str, Any]) -> Reading:
+    """An experiment, whose presets are in the checkout that it stands in."""
+    module = _module(name, data)
+    taken: dict[str, str] = {}
+    presets = _checkout(name)
+    preset = _text(_known(module.get("config"), taken), "config", name)
+    model = _text(_known(module.get("model"), taken), "model", name)
+    base = _preset(presets, Path("modules", "megatron", preset), taken, name)
+    base |= _preset(presets, Path("models", "megatron", model), taken, name)
+    overrides = _known(module.get("overrides") or {}, taken)
+    if not isinstance(overrides, dict):
+        raise InputError(Trouble("overrides", "must hold fields", overrides, file=name))
+    settings = base | overrides
+    if (kind := settings.get("model_type", "gpt")) != "gpt":
+        said = say("is a model of type {kind}: only Megatron's GPT is read from Primus", kind=kind)
+        raise OutOfScopeError(Trouble("model_type", said, file=name))
+    fields = Fields(settings, name, "primus")
+    fields.refuse()
+    tokens = (*_plain(fields), *fields.mapped(), *_own(fields))
+    fields.close()
+    return Reading(
+        later("configuration of Primus"),
+        tokens,
+        _NARROW if _sums_narrow(fields) else _WIDE,
+        TrainingDevices(None, _NODE),
+        refusals=tuple(_refusals(fields)),
+        notes=(*_notes(taken), *_beside(fields)),
+        unread=tuple(key for key in fields.unread() if key in overrides),
+        hint=model.removesuffix(".yaml"),
+    )
+
+
+def _module(name: str, data: Mapping[str, Any]) -> dict[str, Any]:
+    """The section of what trains."""
+    modules = data.get("modules")
+    found = [each for each in (modules if isinstance(modules, dict) else {}).values() if isinstance(each, dict)]
+    for each in found:
+        if each.get("framework") == "megatron":
+            return each
+    frameworks = ", ".join(str(each.get("framework")) for each in found)
+    raise OutOfScopeError(Trouble("modules", say("none trains by Megatron-LM"), frameworks, "megatron", file=name))
+
+
+def _checkout(name: str) -> Path:
+    """The folder of the presets, above the experiment."""
+    above = [] if name == "<stdin>" else Path(name).absolute().parents
+    for folder in above:
+        if (folder / _PRESETS).is_dir():
+            return folder / _PRESETS
+    allowed = say("the file in its checkout of Primus")
+    raise InputError(Trouble("", say("needs the presets in {folder}", folder=_PRESETS), allowed=allowed, file=name))
+
+
+def _text(value: Any, field: str, name: str) -> str:
+    """The file of a preset, which is named with or without its ending."""
+    if not isinstance(value, str) or not value:
+        raise InputError(Trouble(field, "must be a text", value, file=name))
+    return value if value.endswith((".yaml", ".yml")) else f"{value}.yaml"
+
+
+def _preset(presets: Path, preset: Path, taken: dict[str, str], name: str, depth: int = 0) -> dict[str, Any]:
+    """The settings of a preset in that folder, on those that it extends; `taken`: as `_known`."""
+    path = (presets / preset).resolve()
+    if depth > _MOST_PRESETS or not path.is_file() or not path.is_relative_to(presets.resolve()):
+        raise InputError(Trouble(preset.name, say("is no preset beside the others"), file=name))
+    data: dict[str, Any] = _known(load_yaml(path).data, taken)
+    extended = data.pop("extends", None) or []
+    found: dict[str, Any] = {}
+    for each in extended if isinstance(extended, list) else [extended]:
+        found |= _preset(presets, preset.parent / str(each), taken, name, depth + 1)
+    return found | data
+
+
+def _known(value: Any, taken: dict[str, str]) -> Any:
+    """A setting with the defaults of what the environment may set, which go to `taken`."""
+    if isinstance(value, dict):
+        return {key: _known(part, taken) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_known(part, taken) for part in value]
+    if not isinstance(value, str) or not _VARIABLE.search(value):
+        return value
+    taken |= {found[1]: found[2] or "" for found in _VARIABLE.finditer(value)}
+    return _scalar(_VARIABLE.sub(lambda found: found[2] or "", value))
+
+
+def _scalar(text: str) -> Any:
+    """A replaced text as the value that it looks like."""
+    if text.lower() in _SCALARS:
+        return _SCALARS[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text
+
+
+def _plain(fields: Fields) -> Iterator[str]:
+    """Settings that are arguments under the same name, of those that import uses; presets give every one there is."""
+    names, elsewhere = arguments.table(), {*fields.known["arguments"], *fields.known["own"].split()}
+    for switch, of_it in fields.known["only_with"].items():
+        if fields.data.get(switch) in (None, False):
+            elsewhere |= set(of_it.split())
+    for key, value in fields.data.items():
+        argument = key.replace("_", "-")
+        if key in elsewhere or argument not in names["used"] | names_with_words():
+            continue
+        fields.has(key)
+        if isinstance(value, list) and argument in names["one"]:
+            value = _listed(fields, key, value)
+        yield from as_tokens(argument, bool(value) if argument in names["flag"] else value)
+
+
+def _listed(fields: Fields, key: str, value: list[Any]) -> Any:
+    """A list for an argument of one value: kinds of layers one by one, or the first of a window's sides."""
+    if key == "window_size":
+        return value[0]
+    if key != "window_attn_skip_freq":
+        return str(value)
+    every = value.index(0) + 1 if 0 in value else 0
+    if every < 2 or value != [int((layer + 1) % every > 0) for layer in range(len(value))]:
+        fields.trouble(key, say("layers with windows in no regular order: that is not planned for"), value)
+    return every
+
+
+def _sums_narrow(fields: Fields) -> bool:
+    """Gradients are summed in 16 bits, as stack primus has it."""
+    aware = fields.flag("use_precision_aware_optimizer") and fields.text("main_grads_dtype") == "bf16"
+    return fields.flag("grad_reduce_in_bf16") or aware
+
+
+def _own(fields: Fields) -> Iterator[str]:
+    """Settings that Primus alone has, or whose argument is their opposite."""
+    if fields.has("add_bias_linear") and not fields.flag("add_bias_linear"):
+        yield "--disable-bias-linear"
+    stage = fields.data.get("turbo_sync_free_moe_stage") or 0
+    if fields.flag("use_turbo_deepep") or stage >= _DEEPEP_FROM:
+        yield from ("--moe-token-dispatcher-type", "flex", "--moe-enable-deepep")
+    if fields.flag("use_sink_attention"):
+        yield from ("--softmax-type", "learnable")
+        every_second = fields.flag("sink_window_even_layers_only", True)
+        name = "interleave-sliding-window" if every_second else "sliding-window-size"
+        yield from as_tokens(name, fields.number("sink_sliding_window", 0, least=0) or None)
+    yield from _adapters(fields)
+    if fields.flag("patch_zero_bubble"):
+        setup = fields.text("zero_bubble_v_schedule_mem_setup", "zb") if fields.flag("zero_bubble_v_schedule") else None
+        yield from _zero_bubble(setup)
+    if fields.flag("patch_primus_pipeline"):
+        algorithm = fields.text("pp_algorithm", "1f1b") or ""
+        if algorithm.startswith("zero-bubble") or algorithm in _V_SETUPS:
+            yield from _zero_bubble(_V_SETUPS.get(algorithm))
+
+
+def _adapters(fields: Fields) -> Iterator[str]:
+    """LoRA, as MindSpeed-LLM's arguments have it."""
+    lora = fields.section("lora")
+    if not lora.get("enabled"):
+        return
+    targets = lora.get("target_modules")
+    if not isinstance(targets, list) or not targets:
+        fields.trouble("lora", say("names no target_modules"), lora)
+        return
+    yield from as_tokens("lora-r", lora.get("dim"))
+    yield from as_tokens("lora-target-modules", targets)
+
+
+def _zero_bubble(setup: str | None) -> Iterator[str]:
+    """The arguments of the authors' fork; `setup`: of stages placed as a V."""
+    yield "--enable-zero-bubble"
+    if setup is not None:
+        yield from ("--zero-bubble-v-schedule", "--zero-bubble-v-schedule-mem-setup", setup)
+
+
+def _refusals(fields: Fields) -> Iterator[str]:
+    """Why no plan says what these settings do."""
+    for name, what in fields.known["plan"].items():
+        if fields.has(name) and fields.data[name] not in (False, 0, [], ""):
+            yield say("{name}: {what}, which no plan knows", name=name, what=say(what))
+
+
+def _beside(fields: Fields) -> Iterator[str]:
+    """What the plan does not hold, and which way predictions err."""
+    for name, what in fields.known["beside"].items():
+        if fields.has(name) and fields.data[name] not in (False, 0):
+            yield say("{names} is not in the plan: {what}", names=name, what=say(what))
+
+
+def _notes(taken: Mapping[str, str]) -> tuple[str, ...]:
+    """What the environment may set, and is taken for."""
+    if not taken:
+        return ()
+    shown = ", ".join(f"{name}={value}" for name, value in taken.items() if not name.startswith(_ELSEWHERE))
+    told = say("defaults are taken for what the environment or the command line may set: {shown}", shown=shown)
+    return (told,) if shown else ()
+
+
+_ELSEWHERE = ("PRIMUS_TEAM", "PRIMUS_USER", "PRIMUS_EXP", "PRIMUS_WORKSPACE", "PRIMUS_TOKENIZED")
+"""Variables that name runs and files."""
