@@ -29,6 +29,7 @@ _NODE = 8
 _VARIABLE = re.compile(r"\$\{([^:{}]+)(?::([^}]*))?\}")
 _SCALARS: dict[str, Any] = {"true": True, "false": False, "null": None, "none": None}
 _MOST_PRESETS = 50
+_CHUNKS = ("num_virtual_stages_per_pipeline_rank", "virtual_pipeline_model_parallel_size")
 _V_SETUPS = {"zbv-formatted": "zb", "v-half": "half", "v-min": "min"}
 """Algorithms of Primus' own pipeline, and the setup of the authors' fork that each is."""
 _DEEPEP_FROM = 2
@@ -48,6 +49,8 @@ def read_primus(name: str, data: dict[str, Any]) -> Reading:
     if not isinstance(overrides, dict):
         raise InputError(Trouble("overrides", "must hold fields", overrides, file=name))
     settings = base | overrides
+    if settings.get("pipeline_model_parallel_layout"):  # which says the number of chunks
+        settings |= dict.fromkeys(_CHUNKS)
     if (kind := settings.get("model_type", "gpt")) != "gpt":
         said = say("is a model of type {kind}: only Megatron's GPT is read from Primus", kind=kind)
         raise OutOfScopeError(Trouble("model_type", said, file=name))

@@ -114,7 +114,8 @@ def test_an_experiment_is_its_presets_with_its_overrides(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("more", "values"),
     [
-        ("pipeline_model_parallel_size: 4\nvirtual_pipeline_model_parallel_size: 2", {"vpp": 2}),
+        ("pipeline_model_parallel_size: 4\nnum_virtual_stages_per_pipeline_rank: 2", {"vpp": 2}),
+        ("pipeline_model_parallel_size: 4\nvirtual_pipeline_model_parallel_size: 2", {"vpp": 1}),
         ("pipeline_model_parallel_size: 4\npatch_zero_bubble: true", {"schedule": "zb1p"}),
         (
             "pipeline_model_parallel_size: 4\npatch_zero_bubble: true\nzero_bubble_v_schedule: true",
@@ -125,6 +126,11 @@ def test_an_experiment_is_its_presets_with_its_overrides(tmp_path: Path) -> None
             {"schedule": "zbv"},
         ),
         ("pipeline_model_parallel_size: 4\npatch_primus_pipeline: true\npp_algorithm: v-min", {"schedule": "v_min"}),
+        (
+            "pipeline_model_parallel_size: 4\npipeline_model_parallel_layout: Et*4|(t*4|)*6t*4,L\n"
+            "num_virtual_stages_per_pipeline_rank: 2",
+            {"vpp": 2, "layers": (8, 8, 8, 8)},
+        ),
         ("use_torch_fsdp2: true", {"sharded": "parameters"}),
         ("recompute_granularity: full\nrecompute_method: block\nrecompute_num_layers: 8", {"recompute_layers": (8,)}),
     ],
