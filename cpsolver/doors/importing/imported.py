@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -105,16 +106,23 @@ def import_source(source: str, options: ImportOptions) -> Imported:
 
 _TOO_LONG = "for integer string conversion"
 """What Python says of a number of thousands of digits, wherever a text is made one."""
+_VARIABLE = re.compile(r"\$\{(\w+)(?::[^{}]*)?\}")
+"""A variable of the environment in a configuration file, with its default."""
 
 
 def _read(name: str, text: str, options: ImportOptions) -> Imported:
     if is_recipe(text):
         return _recipe(name, text, options)
     if (reader := recognised(text)) is not None:
-        return _file(name, text, options, reader(name, text))
+        return _file(name, text, options, reader(name, _with_given(text, options.given)))
     if text.lstrip().startswith("{"):
         return _configuration(name, text, options)
     return _script(name, text, options)
+
+
+def _with_given(text: str, given: Mapping[str, str]) -> str:
+    """A file with the variables that the user gives, in the place of ${NAME} and ${NAME:default}."""
+    return _VARIABLE.sub(lambda found: given.get(found[1], found[0]), text) if given else text
 
 
 def _configuration(name: str, text: str, options: ImportOptions) -> Imported:

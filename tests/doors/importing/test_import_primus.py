@@ -107,6 +107,11 @@ def test_an_experiment_is_its_presets_with_its_overrides(tmp_path: Path) -> None
     assert found.spec["training"]["sequence_length"] == 4096
     assert found.spec["cluster"]["gpus_per_node"] == 8
     assert found.unused == found.unknown == ()
+    given = ImportOptions("mi300x", 16, given={"PRIMUS_TP": "4"})
+    other = import_source(str(tmp_path / "examples" / "run.yaml"), given)
+    assert other.strategy is not None
+    assert other.strategy.tp == 4
+    assert not any("PRIMUS_TP" in note for note in other.notes)
     said = "PRIMUS_MODEL=llama, PRIMUS_SEQ_LENGTH=4096, PRIMUS_TP=2"
     assert any(note.endswith(said) for note in found.notes)
 
