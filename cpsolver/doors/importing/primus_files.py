@@ -148,13 +148,16 @@ def _plain(fields: Fields) -> Iterator[str]:
         fields.has(key)
         if isinstance(value, list) and argument in names["one"]:
             value = _listed(fields, key, value)
+        if isinstance(value, dict):
+            fields.trouble(key, "must be a plain value", value)
+            continue
         yield from as_tokens(argument, bool(value) if argument in names["flag"] else value)
 
 
 def _listed(fields: Fields, key: str, value: list[Any]) -> Any:
     """A list for an argument of one value: kinds of layers one by one, or the first of a window's sides."""
     if key == "window_size":
-        return value[0]
+        return value[0] if value else None
     if key != "window_attn_skip_freq":
         return str(value)
     every = value.index(0) + 1 if 0 in value else 0
@@ -173,7 +176,7 @@ def _own(fields: Fields) -> Iterator[str]:
     """Settings that Primus alone has, or whose argument is their opposite."""
     if fields.has("add_bias_linear") and not fields.flag("add_bias_linear"):
         yield "--disable-bias-linear"
-    stage = fields.data.get("turbo_sync_free_moe_stage") or 0
+    stage = fields.number("turbo_sync_free_moe_stage", 0, least=0) or 0
     if fields.flag("use_turbo_deepep") or stage >= _DEEPEP_FROM:
         yield from ("--moe-token-dispatcher-type", "flex", "--moe-enable-deepep")
     if fields.flag("use_sink_attention"):

@@ -188,6 +188,28 @@ def test_what_is_not_planned_is_told_by_name(tmp_path: Path) -> None:
         read(tmp_path, "window_size: [127, 0]\nwindow_attn_skip_freq: [0, 1, 1]")
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        "lora: true",
+        'turbo_sync_free_moe_stage: "2"',
+        "normalization: {a: b}",
+        "vocab_size: {}",
+        "window_size: [a, b]",
+        "window_size: [127, 0]\nwindow_attn_skip_freq: []",
+        'patch_zero_bubble: "yes"',
+        "patch_primus_pipeline: true\npp_algorithm: 3",
+    ],
+)
+def test_settings_of_a_wrong_kind_are_errors(tmp_path: Path, more: str) -> None:
+    with pytest.raises(InputError, match=r"must (be|hold)|no regular order"):
+        read(tmp_path, more)
+
+
+def test_no_window_is_no_window(tmp_path: Path) -> None:
+    assert read(tmp_path, "window_size: []").model.attention.sliding_window is None
+
+
 def test_other_frameworks_and_models_are_out_of_scope(tmp_path: Path) -> None:
     with pytest.raises(OutOfScopeError, match="none trains by Megatron-LM"):
         read(tmp_path, text=EXPERIMENT.replace("framework: megatron", "framework: torchtitan"))
