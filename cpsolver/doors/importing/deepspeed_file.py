@@ -23,9 +23,10 @@ _OPTIONS = ("deepspeed_config", "deepspeed-config")
 _MOST_LETTERS = 1_000_000
 _STAGES = (0, 1, 2, 3)
 _OFFLOADED = ("optimizer", "param")
-_STAGE = re.compile(r'"zero_optimization"\s*:\s*\{[^{}]*?"stage"\s*:\s*"?([\w${}]+)"?')
-_OFFLOAD = re.compile(r'"offload_(optimizer|param)"\s*:\s*\{[^{}]*?"device"\s*:\s*"([\w${}]+)"')
-_COMMENT = re.compile(r"^\s*#.*$", re.MULTILINE)
+_WORD = r"(\$\{\w+\}|\$?\w+)"
+_STAGE = re.compile(rf'"zero_optimization"\s*:\s*\{{[^{{}}]*?"stage"\s*:\s*"?{_WORD}"?')
+_OFFLOAD = re.compile(rf'"offload_(optimizer|param)"\s*:\s*\{{[^{{}}]*?"device"\s*:\s*"{_WORD}"')
+_COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 
 
 def add_deepspeed(arguments: Arguments, script: str, text: str = "") -> list[str]:
@@ -50,20 +51,24 @@ def add_deepspeed(arguments: Arguments, script: str, text: str = "") -> list[str
     offload = zero.get("offload_optimizer")
     if zero.get("cpu_offload") is True or (isinstance(offload, dict) and offload.get("device") == "cpu"):
         arguments.given.setdefault("optimizer-cpu-offload", ())
-    return [_taken(arguments, str(stage), text, bool(zero.get("offload_param")))]
+    weights = zero.get("offload_param")
+    away = bool(weights) and not (isinstance(weights, dict) and weights.get("device", "none") == "none")
+    return [_taken(arguments, str(stage), text, away)]
 
 
 def _written(arguments: Arguments, text: str) -> list[str]:
     """As add_deepspeed, of the one file with a ZeRO stage that the script itself writes."""
     stages = {_value(found[1], arguments) for found in _STAGE.finditer(text)}
     stage = next(iter(stages)) if len(stages) == 1 else ""
-    if not stage.isdigit() or int(stage) not in _STAGES:
-        given = "zero-stage" in arguments.given
-        return [] if given else [say("DeepSpeed's own file is not read: its ZeRO stage is taken as 0")]
+    known = stage in map(str, _STAGES)
+    if not known and "zero-stage" not in arguments.given:
+        return [say("DeepSpeed's own file is not read: its ZeRO stage is taken as 0")]
     offloads = [(found[1], _value(found[2], arguments)) for found in _OFFLOAD.finditer(text)]
     optimizer, weights = ({device for of, device in offloads if of == name} == {"cpu"} for name in _OFFLOADED)
     if optimizer:
         arguments.given.setdefault("optimizer-cpu-offload", ())
+    if not known:
+        return []
     told = say("the file of DeepSpeed that the script writes: ZeRO stage {stage}", stage=stage)
     return [_taken(arguments, stage, told, weights)]
 
@@ -73,7 +78,9 @@ def _taken(arguments: Arguments, stage: str, text: str, weights: bool) -> str:
     given = arguments.given.get("zero-stage", (stage,))
     arguments.given["zero-stage"] = (stage,)
     if given != (stage,):
-        text = say("{text}, whatever --zero-stage {stage} says", text=text, stage=" ".join(given))
+        text = say(
+            "{text}, whatever --zero-stage {stage} says", text=text, stage=arguments.variables.shown(" ".join(given))
+        )
     if weights:
         return say("{text}; offload_param is not in the plan: memory is predicted too high", text=text)
     return text

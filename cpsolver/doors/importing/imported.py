@@ -22,13 +22,14 @@ from cpsolver.doors.importing.framework import FrameworkGuess, guess_framework, 
 from cpsolver.doors.importing.megatron_files import model_tokens
 from cpsolver.doors.importing.model import model_fields
 from cpsolver.doors.importing.plan import read_plan
+from cpsolver.doors.importing.primus_files import GIVEN
 from cpsolver.doors.importing.reading import Reading
 from cpsolver.doors.importing.recomputation import recomputed_functions, zero_memory
 from cpsolver.doors.importing.scope import OutOfScopeError, out_of_scope
 from cpsolver.doors.importing.shell import Script, read_script
 from cpsolver.doors.importing.swift_command import read_swift
 from cpsolver.doors.importing.training import adapter_fields, training_fields
-from cpsolver.doors.importing.variables import ShellVariables
+from cpsolver.doors.importing.variables import MARKS, ShellVariables
 from cpsolver.inputs.document import read_source
 from cpsolver.inputs.english_sentences import configuration_reason
 from cpsolver.inputs.errors import InputError, Trouble
@@ -106,7 +107,7 @@ def import_source(source: str, options: ImportOptions) -> Imported:
 
 _TOO_LONG = "for integer string conversion"
 """What Python says of a number of thousands of digits, wherever a text is made one."""
-_VARIABLE = re.compile(r"\$\{(\w+)(?::[^{}]*)?\}")
+_VARIABLE = re.compile(r"\$\{(\w+)(:[^{}]*)?\}")
 """A variable of the environment in a configuration file, with its default."""
 
 
@@ -121,8 +122,14 @@ def _read(name: str, text: str, options: ImportOptions) -> Imported:
 
 
 def _with_given(text: str, given: Mapping[str, str]) -> str:
-    """A file with the variables that the user gives, in the place of ${NAME} and ${NAME:default}."""
-    return _VARIABLE.sub(lambda found: given.get(found[1], found[0]), text) if given else text
+    """A file with the variables that the user gives: in the place of ${NAME}, and as the default in ${NAME:default}."""
+
+    def replaced(found: re.Match[str]) -> str:
+        if found[1] not in given:
+            return found[0]
+        return given[found[1]] if found[2] is None else f"${{{GIVEN}{found[1]}:{given[found[1]]}}}"
+
+    return _VARIABLE.sub(replaced, text) if given else text
 
 
 def _configuration(name: str, text: str, options: ImportOptions) -> Imported:
@@ -230,6 +237,8 @@ def _file(name: str, text: str, options: ImportOptions, reading: Reading) -> Imp
     if reason := out_of_scope(reading.program, reading.tokens):
         allowed = say("pretraining or tuning of a decoder")
         raise OutOfScopeError(Trouble(reading.program or "arguments", reason, allowed=allowed, file=name))
+    if any(mark in token for token in reading.tokens for mark in MARKS):
+        raise InputError(Trouble("", say("has characters of private use, U+E000 or U+E001"), file=name))
     arguments = Arguments(reading.tokens, ShellVariables(), name)
     return _imported(name, _Training(reading.kind, arguments, reading.launched, text, reading=reading), options)
 

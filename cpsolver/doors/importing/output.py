@@ -120,7 +120,7 @@ def _of_plan(imported: Imported) -> Iterator[tuple[str, str]]:
     if imported.strategy is not None:
         yield _PLAN, plan_text(imported.strategy)
         yield "", stages_text(imported.strategy)
-    elif imported.kind == SCRIPT:
+    elif imported.refusals or imported.kind == SCRIPT:
         reasons = say("; ").join(map(say, imported.refusals))
         yield _PLAN, say("none that can be written down: {reasons}", reasons=reasons)
 

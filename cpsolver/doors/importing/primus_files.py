@@ -28,7 +28,11 @@ _NODE = 8
 """Devices of a node that examples/run_pretrain.sh starts by default."""
 _VARIABLE = re.compile(r"\$\{([^:{}]+)(?::([^}]*))?\}")
 _SCALARS: dict[str, Any] = {"true": True, "false": False, "null": None, "none": None}
-_MOST_PRESETS = 50
+_SWITCHES = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+"""Texts that PyYAML takes for truth values."""
+GIVEN = "="
+"""Before the name of a variable whose value the user gives (`imported._with_given`)."""
+_ALGORITHMS = ("1f1b", "1f1b-interleaved", "zero-bubble", "zero-bubble-heuristic", "zbv-formatted", "v-half", "v-min")
 _CHUNKS = ("num_virtual_stages_per_pipeline_rank", "virtual_pipeline_model_parallel_size")
 _V_SETUPS = {"zbv-formatted": "zb", "v-half": "half", "v-min": "min"}
 """Algorithms of Primus' own pipeline, and the setup of the authors' fork that each is."""
@@ -43,12 +47,12 @@ def read_primus(name: str, data: dict[str, Any]) -> Reading:
     presets = _checkout(name)
     preset = _text(_known(module.get("config"), taken), "config", name)
     model = _text(_known(module.get("model"), taken), "model", name)
-    base = _preset(presets, Path("modules", "megatron", preset), taken, name)
-    base |= _preset(presets, Path("models", "megatron", model), taken, name)
+    read = _Presets(presets, taken, name)
+    base = read.settings(Path("models", "megatron", model)) | read.settings(Path("modules", "megatron", preset))
     overrides = _known(module.get("overrides") or {}, taken)
     if not isinstance(overrides, dict):
         raise InputError(Trouble("overrides", "must hold fields", overrides, file=name))
-    settings = base | overrides
+    settings = _merged(base, overrides)
     if settings.get("pipeline_model_parallel_layout"):  # which says the number of chunks
         settings |= dict.fromkeys(_CHUNKS)
     if (kind := settings.get("model_type", "gpt")) != "gpt":
@@ -98,17 +102,43 @@ def _text(value: Any, field: str, name: str) -> str:
     return value if value.endswith((".yaml", ".yml")) else f"{value}.yaml"
 
 
-def _preset(presets: Path, preset: Path, taken: dict[str, str], name: str, depth: int = 0) -> dict[str, Any]:
-    """The settings of a preset in that folder, on those that it extends; `taken`: as `_known`."""
-    path = (presets / preset).resolve()
-    if depth > _MOST_PRESETS or not path.is_file() or not path.is_relative_to(presets.resolve()):
-        raise InputError(Trouble(preset.name, say("is no preset beside the others"), file=name))
-    data: dict[str, Any] = _known(load_yaml(path).data, taken)
-    extended = data.pop("extends", None) or []
-    found: dict[str, Any] = {}
-    for each in extended if isinstance(extended, list) else [extended]:
-        found |= _preset(presets, preset.parent / str(each), taken, name, depth + 1)
-    return found | data
+class _Presets:
+    """The presets of a checkout, each read once; `taken`: as `_known`, `name`: the experiment's."""
+
+    def __init__(self, folder: Path, taken: dict[str, str], name: str) -> None:
+        self._folder, self._taken, self._name = folder, taken, name
+        self._read: dict[Path, dict[str, Any] | None] = {}
+
+    def settings(self, preset: Path) -> dict[str, Any]:
+        """A preset's settings, on those that it extends."""
+        path = self._file(preset)
+        if path is None or self._read.get(path, {}) is None:  # the latter extends itself
+            raise InputError(Trouble(preset.name, say("is no preset beside the others"), file=self._name))
+        if (known := self._read.get(path)) is not None:
+            return known
+        self._read[path] = None
+        data: dict[str, Any] = _known(load_yaml(path).data, self._taken)
+        extended = data.pop("extends", None) or []
+        found: dict[str, Any] = {}
+        for each in extended if isinstance(extended, list) else [extended]:
+            found = _merged(found, self.settings(preset.parent / str(each)))
+        self._read[path] = found = _merged(found, data)
+        return found
+
+    def _file(self, preset: Path) -> Path | None:
+        """The file of a preset; None where there is none in the folder."""
+        try:
+            path, folder = (self._folder / preset).resolve(), self._folder.resolve()
+            return path if path.is_relative_to(folder) and path.is_file() else None
+        except (OSError, RuntimeError, ValueError):  # what no file can be named, or names itself
+            return None
+
+
+def _merged(base: Any, more: Any) -> Any:
+    """Settings on others, section by section."""
+    if not isinstance(base, dict) or not isinstance(more, dict):
+        return more
+    return base | {key: _merged(base.get(key), value) for key, value in more.items()}
 
 
 def _known(value: Any, taken: dict[str, str]) -> Any:
@@ -119,7 +149,7 @@ def _known(value: Any, taken: dict[str, str]) -> Any:
         return [_known(part, taken) for part in value]
     if not isinstance(value, str) or not _VARIABLE.search(value):
         return value
-    taken |= {found[1]: found[2] or "" for found in _VARIABLE.finditer(value)}
+    taken |= {found[1]: found[2] or "" for found in _VARIABLE.finditer(value) if not found[1].startswith(GIVEN)}
     return _scalar(_VARIABLE.sub(lambda found: found[2] or "", value))
 
 
@@ -151,7 +181,14 @@ def _plain(fields: Fields) -> Iterator[str]:
         if isinstance(value, dict):
             fields.trouble(key, "must be a plain value", value)
             continue
-        yield from as_tokens(argument, bool(value) if argument in names["flag"] else value)
+        yield from as_tokens(argument, _switch(fields, key, value) if argument in names["flag"] else value)
+
+
+def _switch(fields: Fields, key: str, value: Any) -> bool:
+    """A setting that is on or off."""
+    if isinstance(value, str) and value.lower() not in _SWITCHES:
+        fields.trouble(key, "must be true or false", value)
+    return _SWITCHES.get(value.lower(), False) if isinstance(value, str) else bool(value)
 
 
 def _listed(fields: Fields, key: str, value: list[Any]) -> Any:
@@ -189,7 +226,7 @@ def _own(fields: Fields) -> Iterator[str]:
         setup = fields.text("zero_bubble_v_schedule_mem_setup", "zb") if fields.flag("zero_bubble_v_schedule") else None
         yield from _zero_bubble(setup)
     if fields.flag("patch_primus_pipeline"):
-        algorithm = fields.text("pp_algorithm", "1f1b") or ""
+        algorithm = fields.choice("pp_algorithm", dict(zip(_ALGORITHMS, _ALGORITHMS, strict=True)), "1f1b")
         if algorithm.startswith("zero-bubble") or algorithm in _V_SETUPS:
             yield from _zero_bubble(_V_SETUPS.get(algorithm))
 

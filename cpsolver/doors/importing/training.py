@@ -24,7 +24,7 @@ _SHARED_CHECKPOINTS = ("distribute-saved-activations", "distribute-checkpointed-
 """Megatron-LM's flag by its names, up to 2.6 the latter."""
 _PARTITIONED = ("deepspeed", "deepspeed-activation-checkpointing", "partition-activations")
 """The same in Megatron-DeepSpeed, whose megatron/initialize.py asks for all of them (bigscience-workshop 8387ae1)."""
-_ON_HOST = ("deepspeed-activation-checkpointing", "checkpoint-in-cpu")
+_ON_HOST = ("deepspeed", "deepspeed-activation-checkpointing", "checkpoint-in-cpu")
 """What has inputs of recomputed layers wait on the host: the same file."""
 _LORA_RANK = 16
 """Of --lora-r, which MindSpeed-LLM c77308a1 has as its default (features_manager/finetune/lora.py)."""

@@ -18,7 +18,9 @@ from cpsolver.doors.importing.patterns import Piece, glob_regex
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.inputs.language import say
 
-_MARK = re.compile("\ue000(\\d+)\ue001")
+MARKS = ("\ue000", "\ue001")
+"""What stands around the number of an unclear value in a text: letters of private use."""
+_MARK = re.compile(r"(\d+)".join(MARKS))
 _EXPANSION = re.compile(r"(!?)(#?)([A-Za-z_]\w*|\d+|[@*#?$!-])(?:\[([^\]]*)\])?(.*)", re.ASCII | re.DOTALL)
 _OPERATOR = re.compile(r"(:[-=+?]|[-=+?]|##|#|%%|%|//|/|\^\^|,,|:)(.*)", re.DOTALL)
 _LONGEST = 1_000_000
@@ -87,7 +89,7 @@ class ShellVariables:
         if value not in self._places:
             self._places[value] = len(self.unclear)
             self.unclear.append(value)
-        return f"\ue000{self._places[value]}\ue001"
+        return str(self._places[value]).join(MARKS)
 
     def spend(self, text: str, line: int) -> None:
         """Count a text that is to be read; raises InputError where it was too much in all."""

@@ -83,20 +83,36 @@ def test_that_file_counts_beside_a_stage_of_the_arguments() -> None:
     assert found.spec["training"]["optimizer_offload"] == 1.0
     told = "ZeRO stage 3, whatever --zero-stage 1 says; offload_param is not in the plan"
     assert any(told in note for note in found.notes)
+    beside = WRITTEN.replace("%s", "$NOWHERE", 1) % "cpu"
+    found = imported(beside + torchrun(f"{PLAIN} {STEPS} --deepspeed --zero-stage 1 --deepspeed_config $FILE"))
+    assert found.spec["training"]["optimizer_offload"] == 1.0
     alone = imported(torchrun(f"{PLAIN} {STEPS} --deepspeed --zero-stage 1 --deepspeed_config nowhere.json"))
     assert not any("DeepSpeed" in note for note in alone.notes)
+
+
+def test_stages_in_braces_and_weights_that_stay() -> None:
+    """JSON may stand in one line, braces against the number, and offload_param may name no device at all."""
+    one = 'cat <<EOT > $FILE\n{"zero_optimization": {"stage": 3}}\nEOT\n'
+    train = torchrun(f"{PLAIN} {STEPS} --deepspeed --deepspeed_config $FILE")
+    assert plan(one + train).sharded == "parameters"
+    stays = WRITTEN.replace('"stage": %s,', '"stage": ${ZERO}, "offload_param": {"device": "none"},') % "none"
+    found = imported(stays + train)
+    assert found.strategy is not None
+    assert found.strategy.sharded == "parameters"
+    assert not any("offload_param" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(
     ("arguments", "away"),
     [
-        ("--deepspeed-activation-checkpointing --checkpoint-in-cpu", True),
-        ("--checkpoint-in-cpu", None),
-        ("--deepspeed-activation-checkpointing", None),
+        ("--deepspeed --deepspeed-activation-checkpointing --checkpoint-in-cpu", True),
+        ("--deepspeed-activation-checkpointing --checkpoint-in-cpu", None),
+        ("--deepspeed --checkpoint-in-cpu", None),
+        ("--deepspeed --deepspeed-activation-checkpointing", None),
     ],
 )
 def test_checkpoints_on_the_host(arguments: str, away: bool | None) -> None:
-    found = imported(torchrun(f"{PLAIN} {STEPS} --deepspeed --checkpoint-activations {arguments}"))
+    found = imported(torchrun(f"{PLAIN} {STEPS} --checkpoint-activations {arguments}"))
     assert found.spec["training"].get("cpu_checkpointing") == away
 
 

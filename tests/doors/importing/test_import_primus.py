@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cpsolver.doors.importing.imported import Imported, ImportOptions, import_source
+from cpsolver.doors.importing.output import import_report
 from cpsolver.doors.importing.scope import OutOfScopeError
 from cpsolver.inputs.errors import InputError
 
@@ -233,3 +234,54 @@ def test_presets_that_are_missing_are_named(tmp_path: Path) -> None:
         read(tmp_path, text=EXPERIMENT.replace("config: trainer.yaml", "config: 3"))
     with pytest.raises(InputError, match="must hold fields"):
         read(tmp_path, text=EXPERIMENT.partition("    overrides:")[0] + "    overrides: 3\n")
+
+
+def test_presets_extend_each_other_in_any_shape_but_a_loop(tmp_path: Path) -> None:
+    path = experiment(tmp_path)
+    folder = tmp_path / "primus" / "configs" / "models" / "megatron"
+    top = "below.yaml"
+    for number in range(30):  # 2^30 ways down
+        (folder / top).write_text(f"extends: [{number}.yaml, {number}.yaml]\n")
+        top = f"{number}.yaml"
+    (folder / top).write_text(FAMILY)
+    (folder / "llama.yaml").write_text(MODEL.replace("family.yaml", "below.yaml"))
+    assert import_source(str(path), ImportOptions("mi300x", 16)).model.ffn == 11008
+    (folder / top).write_text("extends: llama.yaml\n")
+    with pytest.raises(InputError, match="is no preset"):
+        import_source(str(path), ImportOptions("mi300x", 16))
+
+
+def test_sections_are_merged_and_modules_overrule_models(tmp_path: Path) -> None:
+    lora = MODEL + "lora:\n  enabled: true\n  dim: 8\n  target_modules: [linear_qkv]\n"
+    assert read(tmp_path, "lora:\n  dim: 4", model=lora).spec["training"]["lora"]["rank"] == 4
+    settings = "use_distributed_optimizer: false\nuse_precision_aware_optimizer: true\nmain_grads_dtype: bf16\n"
+    found = read(tmp_path, model=MODEL + settings)
+    assert found.strategy is not None
+    assert found.strategy.distributed_optimizer
+    assert found.spec["stack"] == "megatron-core"
+
+
+@pytest.mark.parametrize(("given", "on"), [("false", False), ("off", False), ("True", True)])
+def test_switches_are_given_as_texts(tmp_path: Path, given: str, on: bool) -> None:
+    path = experiment(tmp_path, 'tensor_model_parallel_size: 2\nsequence_parallel: "${SP:maybe}"')
+    options = ImportOptions("mi300x", 16, given={"SP": given})
+    found = import_source(str(path), options)
+    assert found.strategy is not None
+    assert found.strategy.sequence_parallel is on
+    with pytest.raises(InputError, match="must be true or false"):
+        import_source(str(path), ImportOptions("mi300x", 16))
+
+
+def test_a_name_that_no_file_can_have_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is no preset"):
+        read(tmp_path, text=EXPERIMENT.replace("config: trainer.yaml", r'config: "a\0b"'))
+    with pytest.raises(InputError, match="has characters of private use"):  # marks of what is not known in scripts
+        read(tmp_path, r'normalization: "\ue0000\ue001"')
+    with pytest.raises(InputError, match="is not planned for"):
+        read(tmp_path, "patch_primus_pipeline: true\npp_algorithm: dualpipe")
+
+
+def test_the_report_says_why_there_is_no_plan(tmp_path: Path) -> None:
+    path = experiment(tmp_path, "recompute_layer_ids: [0, 1]")
+    text = import_report(import_source(str(path), ImportOptions("mi300x", 16)), None, None)
+    assert "none that can be written down: recompute_layer_ids" in text
