@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Sequence
 from functools import cache
@@ -166,10 +167,13 @@ class Arguments:
         """The value of an argument as a number."""
         text = self.text(name)
         try:
-            return default if text is None else float(text)
+            number = default if text is None else float(text)
         except ValueError:
-            self.trouble(f"--{name}", "must be a number", text)
-            return default
+            number = math.nan
+        if math.isfinite(number):
+            return number
+        self.trouble(f"--{name}", "must be a number", text)
+        return default
 
     def numbers(self, name: str) -> list[int] | None:
         """The values of an argument as whole numbers, separated by blanks or commas; None where it is not given."""

@@ -16,6 +16,7 @@ from cpsolver.doors.importing.imported import ImportOptions, import_source
 from cpsolver.doors.importing.shell import read_script
 from cpsolver.doors.importing.variables import ShellVariables
 from cpsolver.inputs.errors import InputError
+from tests.doors.importing.test_import_scripts import LLAMA, STEP, imported, torchrun
 from tests.support.command import in_tmp  # noqa: F401
 
 ONES = ("num-layers", "hidden-size", "ffn-hidden-size", "seq-length", "kv-channels")
@@ -145,3 +146,9 @@ def test_names_are_whole() -> None:
     """No line of the table breaks inside a name, and none has its dashes."""
     for heading in ("flag", "one", "optional", "many", "used"):
         assert not [name for name in table()[heading] if name.startswith("-") or name.endswith("-")], heading
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "half"])
+def test_numbers_are_finite(value: str) -> None:
+    with pytest.raises(InputError, match=r"--hidden-dropout = .*must be a number"):
+        imported(torchrun(f"{LLAMA} {STEP} --hidden-dropout {value}"))
