@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 
 import pytest
 from hypothesis import settings
@@ -10,6 +11,8 @@ settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
 os.environ.pop("LC_MESSAGES", None)
 os.environ["LC_ALL"] = "C.UTF-8"  # a developer's own locale would choose the language that the commands speak
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell without job control starts its background commands so
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:

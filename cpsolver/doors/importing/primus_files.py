@@ -34,6 +34,7 @@ GIVEN = "="
 """Before the name of a variable whose value the user gives (`imported._with_given`)."""
 _ALGORITHMS = ("1f1b", "1f1b-interleaved", "zero-bubble", "zero-bubble-heuristic", "zbv-formatted", "v-half", "v-min")
 _CHUNKS = ("num_virtual_stages_per_pipeline_rank", "virtual_pipeline_model_parallel_size")
+_RECOMPUTATION = ("recompute_granularity", "recompute_method", "recompute_num_layers")
 _V_SETUPS = {"zbv-formatted": "zb", "v-half": "half", "v-min": "min"}
 """Algorithms of Primus' own pipeline, and the setup of the authors' fork that each is."""
 _DEEPEP_FROM = 2
@@ -55,6 +56,8 @@ def read_primus(name: str, data: dict[str, Any]) -> Reading:
     settings = _merged(base, overrides)
     if settings.get("pipeline_model_parallel_layout"):  # which says the number of chunks
         settings |= dict.fromkeys(_CHUNKS)
+    if settings.get("recompute_layer_ids"):  # which no plan knows: its method need not be named
+        settings |= dict.fromkeys(_RECOMPUTATION)
     if (kind := settings.get("model_type", "gpt")) != "gpt":
         said = say("is a model of type {kind}: only Megatron's GPT is read from Primus", kind=kind)
         raise OutOfScopeError(Trouble("model_type", said, file=name))

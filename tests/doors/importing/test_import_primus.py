@@ -178,7 +178,7 @@ def test_experts_windows_and_adapters(tmp_path: Path) -> None:
 
 
 def test_what_is_not_planned_is_told_by_name(tmp_path: Path) -> None:
-    refused = read(tmp_path, "recompute_layer_ids: [0, 1]")
+    refused = read(tmp_path, "recompute_granularity: full\nrecompute_layer_ids: [0, 1]")
     assert refused.strategy is None
     assert "recompute_layer_ids" in refused.refusals[0]
     assert any("enable_packed_sequences" in note for note in read(tmp_path, "enable_packed_sequences: true").notes)
