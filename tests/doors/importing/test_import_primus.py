@@ -275,6 +275,9 @@ def test_switches_are_given_as_texts(tmp_path: Path, given: str, on: bool) -> No
 def test_a_name_that_no_file_can_have_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is no preset"):
         read(tmp_path, text=EXPERIMENT.replace("config: trainer.yaml", r'config: "a\0b"'))
+
+
+def test_values_that_are_not_known_are_errors(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has characters of private use"):  # marks of what is not known in scripts
         read(tmp_path, r'normalization: "\ue0000\ue001"')
     with pytest.raises(InputError, match="is not planned for"):
