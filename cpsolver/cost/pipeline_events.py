@@ -24,6 +24,7 @@ one's backward: one microbatch and a layer.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -192,7 +193,7 @@ def simulate(
     order = _order(pp, vpp, microbatches, group, beside)
     micro, chunk, at = order.microbatch, order.chunk, order.at
     duration_s = _by_position(at, forward[:, chunk, micro], backward[:, vpp - 1 - chunk, micro], np.float64)
-    start, end = _run(pp, *order.inputs(delay[:, micro]), duration_s)
+    start, end = _run(order, *order.inputs(delay[:, micro]), duration_s)
     makespan_s = float(end.max())
     return Timeline(
         stage=np.repeat(np.arange(pp), 2 * len(micro)),
@@ -229,15 +230,16 @@ def longest_chain(
     order = _order(pp, vpp, microbatches, group, beside)
     source, wait = order.inputs(np.zeros((pp, microbatches * vpp)))
     duration_s = _by_position(order.at, seconds[0], seconds[1], np.float64)
-    end = _run(pp, source, wait, duration_s)[1]
-    kind = _by_position(order.at, 0, 1, np.int64)
-    found, event, per_stage = np.zeros((pp, 2), dtype=np.int64), int(end.argmax()), 2 * microbatches * vpp
+    end = _run(order, source, wait, duration_s)[1]
+    before = _before(order)
+    waited = np.where(np.append(end, -1.0)[source] > np.append(end, -1.0)[before], source, before).tolist()
+    on_chain, event = [], int(end.argmax())
     while event >= 0:
-        found[event // per_stage, kind[event]] += 1
-        before = event - 1 if event % per_stage else -1
-        other = int(source[event])
-        event = other if other >= 0 and (before < 0 or end[other] > end[before]) else before
-    return found
+        on_chain.append(event)
+        event = waited[event]
+    place = np.arange(pp)[:, None] * 2 + np.array([0, 1])
+    kind = _by_position(order.at, place[:, :1], place[:, 1:], np.int64)
+    return np.asarray(np.bincount(kind[on_chain], minlength=2 * pp).reshape(pp, 2))
 
 
 def check_sizes(pp: int, vpp: int, microbatches: int, group: int | None = None) -> None:
@@ -304,13 +306,15 @@ def _by_position(
 @dataclass(frozen=True)
 class _Order:
     """What stages run: microbatch, forward chunk and size of the group of every unit, (m * vpp,); where its forward and
-    backward stand `at` each stage; which forwards leave with the backward that follows (`paired`, (pp, m * vpp))."""
+    backward stand `at` each stage; which forwards leave with the backward that follows (`paired`, (pp, m * vpp)); and
+    all events in an order in which none waits for a later one (`turn`)."""
 
     microbatch: IntArray
     chunk: IntArray
     size: IntArray
     at: tuple[IntArray, IntArray]
     paired: BoolArray
+    turn: IntArray
 
     def inputs(self, delay_s: FloatArray) -> tuple[IntArray, FloatArray]:
         """For every event, the event it waits for (-1: none) and how long that one's output travels."""
@@ -327,13 +331,28 @@ class _Order:
         )
 
 
+@lru_cache(maxsize=16)
 def _order(pp: int, vpp: int, microbatches: int, group: int | None, beside: bool) -> _Order:
     """That of a schedule; see `simulate`."""
     check_sizes(pp, vpp, microbatches, group)
     units = np.arange(microbatches * vpp)
     warmup = warmups(pp, vpp, microbatches, group, beside)
     paired = np.asarray(beside & (units >= warmup[:, None]))
-    return _Order(*_units(pp, vpp, microbatches, group), _positions(warmup, len(units)), paired)
+    at = _positions(warmup, len(units))
+    return _Order(*_units(pp, vpp, microbatches, group), at, paired, _turns(at, vpp, group, beside))
+
+
+def _turns(at: tuple[IntArray, IntArray], vpp: int, group: int | None, beside: bool) -> IntArray:
+    """An order in which no event waits for a later one.
+
+    Forward i of stage s comes at s + i, backward k when the first stage's warm-up is over, at -s + k; with one chunk,
+    where warm-ups differ by one from stage to stage, at half of s. All that an event waits for comes before it.
+    """
+    pp, count = at[0].shape
+    unit, stage = np.arange(count), np.arange(pp)[:, None] * (2 if vpp == 1 else 4)
+    warmup = pp - 1 if vpp == 1 else 2 * (pp - 1) + (vpp - 1) * (group or pp)
+    backward = 4 * (warmup + beside + unit) + 1 - stage
+    return np.argsort(_by_position(at, stage + 4 * unit, backward, np.int64), kind="stable")
 
 
 def _inputs(at: IntArray, delay_s: FloatArray, before: IntArray) -> tuple[IntArray, FloatArray]:
@@ -351,33 +370,26 @@ def _inputs(at: IntArray, delay_s: FloatArray, before: IntArray) -> tuple[IntArr
     return source, wait
 
 
-def _run(pp: int, source: IntArray, wait_s: FloatArray, duration_s: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _before(order: _Order) -> IntArray:
+    """For every event, the one before it on its stage (-1: none)."""
+    pp, count = order.at[0].shape
+    before = np.arange(-1, 2 * pp * count - 1)
+    before[:: 2 * count] = -1
+    return before
+
+
+def _run(
+    order: _Order, source: IntArray, wait_s: FloatArray, duration_s: FloatArray
+) -> tuple[FloatArray, FloatArray]:
     """Start and end of every event; each stage runs its events in order, waiting for their inputs."""
-    inputs, waits, durations = source.tolist(), wait_s.tolist(), duration_s.tolist()
-    per_stage = len(inputs) // pp
-    start, end = [0.0] * len(inputs), [-1.0] * len(inputs)
-    blocked: dict[int, list[int]] = {}  # the stages that stand still until an event ends
-    head, clock = [stage * per_stage for stage in range(pp)], [0.0] * pp
-    ready = list(range(pp))
-    while ready:
-        stage = ready.pop()
-        event, now = head[stage], clock[stage]
-        while event < (stage + 1) * per_stage:
-            needed = inputs[event]
-            if needed >= 0:
-                if end[needed] < 0:
-                    blocked.setdefault(needed, []).append(stage)
-                    break
-                now = max(now, end[needed] + waits[event])
-            start[event] = now
-            now += durations[event]
-            end[event] = now
-            if event in blocked:
-                ready += blocked.pop(event)
-            event += 1
-        head[stage], clock[stage] = event, now
-    assert min(end) >= 0, "the schedule cannot stall"
-    return np.array(start), np.array(end)
+    before, turn = _before(order), order.turn
+    ends = [0.0] * (len(source) + 1)  # the last stands for no event
+    columns = (column[turn].tolist() for column in (before, source, wait_s, duration_s))
+    for event, previous, needed, wait, seconds in zip(turn.tolist(), *columns, strict=True):
+        free, there = ends[previous], ends[needed] + wait
+        ends[event] = (free if free > there else there) + seconds
+    end = np.array(ends)
+    return np.maximum(end[before], end[source] + wait_s), end[:-1]
 
 
 def _checked_durations(forward_s: ArrayLike, backward_s: ArrayLike, p2p_s: ArrayLike | None, m: int) -> Durations:

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from cpsolver.cost import breadth_first
+from cpsolver.cost import alternating, breadth_first
 from cpsolver.cost.pipeline_events import most_excess, peak_live_total
 from cpsolver.cost.shard import Bools, Floats, Ints
 from cpsolver.cost.split_backward import split_form, zero_bubble_bound, zero_bubble_form
@@ -34,9 +34,9 @@ class PipelineSchedule:
         stacks: the stack profiles whose frameworks have it; None: all. A launcher says for itself what it has.
         live_chunks: chunks' forward passes that each stage holds at its peak, (pp,), from the problem, pp, vpp and the
             microbatches of a step.
-        form: what a step takes, where that is not 1F1B's formula.
-        bound: and what bounds take of that, from pp and microbatches of many rows: (first, second) of
-            `split_backward.zero_bubble_bound`.
+        form: what a step takes on one chip type; over several that of 1F1B is its formula (`form_of`).
+        bound: what bounds take of that over several chip types too, from pp and microbatches of many rows: (first,
+            second) of `split_backward.zero_bubble_bound`; None: 1F1B's formula.
         joins: all ranks wait for each other between steps.
         by_events: plans on one chip type are run event by event too, and found by that: the form's first chains are
             less than a step where stages or their chunks differ.
@@ -48,7 +48,7 @@ class PipelineSchedule:
     interleaves: bool | None
     stacks: tuple[str, ...] | None
     live_chunks: Callable[[Problem, int, int, int], Ints]
-    form: Callable[[Problem, PipelineSizes], StepForm] | None = None
+    form: Callable[[Problem, PipelineSizes], StepForm]
     bound: Callable[[Ints, Ints], tuple[Floats, Floats]] | None = None
     joins: bool = True
     by_events: bool = False
@@ -132,7 +132,15 @@ def _joining(
 _TORCHTITAN = ("fsdp-torchtitan", "torchtitan-2025", "torchtitan-2026")
 
 SCHEDULES: dict[Schedule, PipelineSchedule] = {
-    "1f1b": PipelineSchedule("1F1B", "1f1b", None, None, _live),
+    "1f1b": PipelineSchedule(
+        label="1F1B",
+        drawn_as="1f1b",
+        interleaves=None,
+        stacks=None,
+        live_chunks=_live,
+        form=lambda _problem, sizes: alternating.step_form(sizes),
+        by_events=True,
+    ),
     "zb1p": _zero_bubble("zb1p", 1),
     "zb2p": _zero_bubble("zb2p", 2),
     "breadth_first": PipelineSchedule(
@@ -160,8 +168,8 @@ V_CHUNKS = 2
 """Chunks of a stage of a V."""
 
 _BY_CODE = [SCHEDULES["1f1b"], *(SCHEDULES[name] for name in DIMENSIONS["schedule"].values)]
-HAS_FORM: Bools = np.array([schedule.form is not None for schedule in _BY_CODE])
-"""Whether what a step takes is a StepForm, by the code of a schedule in rows."""
+HAS_FORM: Bools = np.array([schedule.bound is not None for schedule in _BY_CODE])
+"""Whether what a step takes is a StepForm over several chip types too, by the code of a schedule in rows."""
 ALTERNATES: Bools = np.array([schedule is SCHEDULES["1f1b"] for schedule in _BY_CODE])
 """Whether it is Megatron's 1F1B, by the same."""
 
@@ -190,9 +198,20 @@ def schedules_to_search(problem: Problem) -> tuple[Schedule, ...]:
     return tuple(name for name in SEARCHED_SCHEDULES if name not in ON_REQUEST and has_schedule(problem, name))
 
 
+def form_of(problem: Problem, schedule: PipelineSchedule, sizes: PipelineSizes) -> StepForm | None:
+    """What a step of a schedule takes; None: 1F1B's formula, by which its plans are found over several chip types."""
+    return None if problem.mixed and schedule.bound is None else schedule.form(problem, sizes)
+
+
+def found_by_events(problem: Problem, name: Schedule) -> bool:
+    """Whether plans of a schedule are found by their events, of which all chains of passes are looked at."""
+    schedule = SCHEDULES[name]
+    return schedule.by_events and not (problem.mixed and schedule.bound is None)
+
+
 def runs_events(problem: Problem, name: Schedule) -> bool:
-    """Whether plans of a schedule are run event by event on one chip type too; where all forwards come first two chains
-    of passes say the same (breadth_first.py)."""
+    """Whether plans of a schedule are run event by event; where all forwards come first two chains of passes say the
+    same (breadth_first.py)."""
     return SCHEDULES[name].by_events and not (name in ONE_GROUP and breadth_first.forwards_first(problem))
 
 

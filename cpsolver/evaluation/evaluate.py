@@ -13,7 +13,7 @@ from cpsolver.cost.memory import StageBytes, StageParameters
 from cpsolver.cost.model_flops import model_flops_per_step
 from cpsolver.cost.modules import incidence
 from cpsolver.cost.pipeline_events import closed_form_s, runs_beside
-from cpsolver.cost.schedules import SCHEDULES, runs_events
+from cpsolver.cost.schedules import SCHEDULES, form_of, found_by_events, runs_events
 from cpsolver.cost.shard import Candidates, Floats, Ints
 from cpsolver.cost.stage import ChipTimes, Pipelines, StageSeconds, stage_seconds
 from cpsolver.cost.step_form import PipelineSizes, StepForm
@@ -56,8 +56,7 @@ def evaluate(
     pipeline = _pipeline_by_size(strategy, stages) if strategy.dynamic else _pipeline_s(problem, strategy, stages, m)
     after = {"data_parallel": last.data_parallel_s, "optimizer": last.optimizer_s}
     formula = sum({**pipeline, **after}.values())
-    alternates = strategy.schedule == "1f1b" and len(set(strategy.stage_chips)) > 1
-    if (alternates or runs_events(problem, strategy.schedule)) and not strategy.dynamic and not by_formula:
+    if runs_events(problem, strategy.schedule) and not strategy.dynamic and not by_formula:
         pipeline = _by_events(problem, strategy, stages, m, pipeline)
     breakdown = {**pipeline, **after}
     step = sum(breakdown.values())
@@ -91,12 +90,11 @@ def _step_form(
     problem: Problem, strategy: Strategy, stages: Sequence[StageEvaluation], microbatches: int
 ) -> StepForm | None:
     """What a step takes, where that is not 1F1B's formula: complete, where the schedule is not run event by event."""
-    of_schedule = SCHEDULES[strategy.schedule].form
-    if of_schedule is None:
-        return None
-    form = of_schedule(problem, PipelineSizes(strategy.pp, strategy.vpp, microbatches, strategy.expert_overlap))
-    whole = None if runs_events(problem, strategy.schedule) else form.completed(_step_parts(stages))
-    return whole or form
+    sizes = PipelineSizes(strategy.pp, strategy.vpp, microbatches, strategy.expert_overlap)
+    form = form_of(problem, SCHEDULES[strategy.schedule], sizes)
+    if form is None or runs_events(problem, strategy.schedule):
+        return form
+    return form.completed(_step_parts(stages)) or form
 
 
 def _step_parts(stages: Sequence[StageEvaluation]) -> Floats:
@@ -133,7 +131,7 @@ def _by_events(
     if makespan is None:
         return by_formula
     idle = makespan - m * stages[slowest_stage(problem, strategy, stages, m)].microbatch_s
-    least = 0.0 if SCHEDULES[strategy.schedule].form is None else by_formula["bubble"]
+    least = by_formula["bubble"] if found_by_events(problem, strategy.schedule) else 0.0
     return {**by_formula, "bubble": max(least, idle)}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 
-from cpsolver.cost.schedules import SCHEDULES, runs_events
+from cpsolver.cost.schedules import found_by_events, runs_events
 from cpsolver.cost.stage import ChipTimes
 from cpsolver.evaluation.evaluate import chip_times, evaluate
 from cpsolver.evaluation.evaluation import Evaluation
@@ -97,9 +97,9 @@ def check_legal(problem: Problem, strategy: Strategy, evaluation: Evaluation | N
         raise InternalError(f"the solver returned a plan that the rules refuse: {rules}. The plan: {strategy}")
 
 
-def found_by_s(strategy: Strategy, evaluation: Evaluation) -> float:
+def found_by_s(problem: Problem, strategy: Strategy, evaluation: Evaluation) -> float:
     """Seconds by which a plan is found: by formula, or event by event where all chains of passes are looked at."""
-    by_events = SCHEDULES[strategy.schedule].by_events
+    by_events = found_by_events(problem, strategy.schedule)
     return evaluation.step_time_s if by_events else evaluation.formula_s
 
 
@@ -121,7 +121,7 @@ def balanced(problem: Problem, strategy: Strategy, times: ChipTimes | None = Non
 
 def _as_fast(problem: Problem, strategy: Strategy, other: Strategy, times: ChipTimes) -> bool:
     """Whether a plan is as fast as another: by what plans of its schedule are found by."""
-    by_formula = not runs_events(problem, strategy.schedule)
+    by_formula = not (found_by_events(problem, strategy.schedule) and runs_events(problem, strategy.schedule))
     step_s, of_other_s = (
         evaluate(problem, plan, by_formula=by_formula, times=times).step_time_s for plan in (strategy, other)
     )

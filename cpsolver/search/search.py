@@ -451,7 +451,7 @@ class _Search:
             if score > limits[0] and least * _CLOSE > limits[1]:
                 return score
         evaluation = evaluate(problem, even, times=times)
-        score, true = objective.both(even, found_by_s(even, evaluation), evaluation.step_time_s)
+        score, true = objective.both(even, found_by_s(problem, even, evaluation), evaluation.step_time_s)
         if np.isinf(true):
             return score  # late by events alone
         check_legal(self._problem, even, evaluation)

@@ -15,7 +15,8 @@ import numpy as np
 from cpsolver.cost.kinds import layer_kinds
 from cpsolver.cost.shard import Bools, Candidates, Floats, Ints
 from cpsolver.problem.problem import Problem
-from cpsolver.search.bounds.coefficients import Coefficients, least_microbatches, turns_at_last, weights
+from cpsolver.search.bounds.coefficients import Coefficients, events_in_all, least_microbatches, turns_at_last, weights
+from cpsolver.search.bounds.coefficients import by_events as found_by_events
 from cpsolver.search.bounds.quick import NEAR, SAFETY, bisected
 from cpsolver.search.bounds.stages import ROUNDING, WHOLE, Stages
 
@@ -95,14 +96,17 @@ def longest_wanted(
         # With one microbatch only the sum of the stages counts: any slowest stage may do.
         return np.where(first > 0, (limit_s - second * in_all) / np.maximum(first, ROUNDING), np.inf)
 
-    # As `_by_events_in_all` has it, all stages together and the slowest being known from below.
+    # As `events_in_all` has it, all stages together and the slowest being known from below.
     rows, more = table.rows, table.rows.microbatches[row] - table.rows.pp[row] - 1
-    turned = (wanted.events_s - 2 * in_all) / np.maximum(more, ROUNDING)
+    found_so = found_by_events(table.problem, rows, row)
+    turned = (np.where(found_so, limit_s, wanted.events_s) - 2 * in_all) / np.maximum(more, ROUNDING)
     in_time = np.where(turns_at_last(rows, row) & (more > 0), turned, np.inf)
     by_events = np.maximum(
         longest(wanted.formula_s), np.minimum(in_time, wanted.events_s / table.rows.microbatches[row])
     )
-    return np.minimum(np.minimum(longest(limit_s), by_events) * (1 + ROUNDING), FOREVER)
+    formula = np.minimum(longest(limit_s), by_events)
+    alone = np.minimum(in_time, limit_s / table.rows.microbatches[row])
+    return np.minimum(np.where(found_so, alone, formula) * (1 + ROUNDING), FOREVER)
 
 
 def over_edges(slowest: Floats, rows: Candidates, row: Ints, rest: Callable[[Floats], Rest]) -> tuple[Floats, Floats]:
@@ -121,21 +125,10 @@ def over_edges(slowest: Floats, rows: Candidates, row: Ints, rest: Callable[[Flo
         others = rest(end)
         by_formula = np.maximum(first * start + second * others.total, times * start)
         best = np.minimum(best, by_formula + others.after)
-        in_all = np.maximum(_by_events_in_all(rows, row, start, others.total), others.by_events)
+        in_all = np.maximum(events_in_all(rows, row, start, others.total), others.by_events)
         by_events = np.minimum(by_events, in_all + others.after)
         start = end
     return np.where(possible, best, np.inf) * SAFETY, np.where(possible, by_events, np.inf) * SAFETY
-
-
-def _by_events_in_all(rows: Candidates, row: Ints, slowest: Floats, total: Floats) -> Floats:
-    """The least seconds of pipelines run event by event by the least of their slowest stage and of all stages: (n,).
-
-    It works on all microbatches; and in 1F1B, wherever it stands among stages that are no slower, what comes before it
-    and its `detour_s` are at least 2 * (all others) - (pp - 1) * slowest.
-    """
-    times = rows.microbatches[row]
-    turned = np.where(turns_at_last(rows, row), 2.0 * total - (rows.pp[row] + 1) * slowest, 0.0)
-    return np.asarray(times * slowest + np.maximum(0.0, turned))
 
 
 @dataclass(frozen=True)

@@ -31,10 +31,10 @@ from cpsolver.search.bounds.bottleneck import (
     several_kinds,
     smallest,
 )
-from cpsolver.search.bounds.coefficients import Coefficients, least_microbatches, row_of, turns_at_last
+from cpsolver.search.bounds.coefficients import Coefficients, by_events, least_microbatches, row_of, turned_back, turns_at_last
 from cpsolver.search.bounds.placement import Placement
 from cpsolver.search.bounds.quick import bisected
-from cpsolver.search.bounds.stages import ROUNDING, Stages
+from cpsolver.search.bounds.stages import ROUNDING, WHOLE, Stages
 
 _ROUNDS = 22
 """Halvings of the interval for the bottleneck time: to 2^-22 of it. Fewer leave the solver hundreds of plans that are
@@ -147,12 +147,12 @@ def _plan_bounds(plans: _Plans, placement: Placement | None) -> Floats:
     wanted = plans.wanted
     slowest = smallest(_hosting(plans), [plans.stages], plans.layers, _ROUNDS)
     slowest = np.maximum(slowest, plans.in_all / plans.chips.shape[1])
-    by_formula, by_events = _plan_bounds_from(plans, slowest)
-    alone = np.nonzero((by_formula >= wanted.formula_s) & (by_events < wanted.events_s))[0]
+    found, ends = _plan_bounds_from(plans, slowest)
+    alone = np.nonzero((found >= wanted.formula_s) & (ends < wanted.events_s))[0]
     if len(alone):
         late = ~_Schedules(plans.take(alone)).may_end_within(wanted.events_s[alone])
-        by_events[alone[late]] = np.inf
-    bound = wanted.lifted(by_formula, by_events)
+        ends[alone[late]] = np.inf
+    bound = wanted.lifted(found, ends)
     below = np.nonzero(bound < plans.limits)[0]
     if placement is not None and len(below):
         plans, placement = plans.take(below), placement.take(below)
@@ -189,6 +189,12 @@ class _Schedules:
         self._turns = turns_at_last(rows, first)[:, None]
         # W passes of split backward may hide what comes before.
         self._waits = np.where(least_microbatches(rows, first)[:, None] > 0, 0.0, 1.0 / stages.chunks)
+        self._forward: tuple[Floats, Floats] | None = None
+        if by_events(plans.table.problem, rows, first).any():
+            self._forward = plans.table.passes(plans.row, plans.chips)["forward"]
+            self._spared = plans.table.spared(first)
+            behind = np.arange(stages.fixed.shape[1] - 1, -1, -1)
+            self._back = np.stack([turned_back(rows, first, count) for count in behind.tolist()], axis=1)
 
     def least_layers(self, most: Floats) -> tuple[Floats, Floats]:
         """The most and the least layers of each stage: `most` where some hold equally many, less what is spare."""
@@ -210,11 +216,43 @@ class _Schedules:
         after = After(stages.after_layer, stages.after_fixed, stages.chunks)
         return least_after(after, most, self.after(least).max(axis=1), self._layers[:, 0])
 
-    def ends(self, work: Floats) -> Floats:
-        """The least seconds until each stage has ended: what comes before it, its work, and its `detour_s`."""
+    def ends(self, most: Floats, least: Floats, work: Floats) -> Floats:
+        """The least seconds until the last of the stages has ended: (n,).
+
+        What comes before each, its work, and its `detour_s`; or a mean of these of the last stages, of which few save
+        by cheap layers or have fewer than the most.
+        """
         until = np.cumsum(work, axis=1)
-        detour = np.where(self._turns, detour_s(work, until[:, -1:] - until), 0.0)
-        return self._waits * (until - work) + self._times * work + detour
+        behind = until[:, -1:] - until
+        detour = np.where(self._turns, detour_s(work, behind), 0.0)
+        if self._forward is not None:
+            layer, fixed = self._forward
+            passed = self._waits * (behind - self._back * (layer * least + fixed))
+            detour = np.maximum(detour, passed)
+        ends = (self._waits * (until - work) + self._times * work + detour).max(axis=1)
+        return ends if self._forward is None else np.maximum(ends, self._mean_of_full(most))
+
+    def _mean_of_full(self, most: Floats) -> Floats:
+        """The same by stages that have as many layers as they can, all but few: (n,).
+
+        No step is shorter than a mean of the longest of them, those left out that may have fewer, in whole chunks. What
+        cheap layers save is saved once.
+        """
+        stages, pp = self._stages, most.shape[1]
+        recompute = stages.least_recompute_s(most)
+        full = stages.layer * most + stages.fixed + stages.saving + recompute
+        spare = most.sum(axis=1) - self._layers[:, 0]
+        fewer = np.minimum(np.floor(spare / stages.chunks[:, 0] + WHOLE), pp - 1).astype(np.int64)[:, None]
+        before = np.cumsum(full, axis=1) - full
+        ends = np.sort(self._waits * before + self._times * full, axis=1)[:, ::-1].cumsum(axis=1)
+        ends = np.concatenate([np.zeros((len(ends), 1)), ends], axis=1)
+        count = np.arange(1, pp + 1)
+        upto = np.minimum(fewer + count, pp)
+        means = np.take_along_axis(ends, upto, axis=1) - np.take_along_axis(ends, fewer, axis=1)
+        saved = np.minimum(self._spared[:, None], count * stages.saving)
+        means = (means - self._times * saved) / count
+        less = stages.layer[:, 0] * spare + saved[:, -1] + fewer[:, 0] * recompute.max(axis=1)
+        return np.asarray(means.max(axis=1) - self._waits[:, 0] * less)
 
     def may_end_within(self, limit_s: Floats) -> Bools:
         """Whether stages that leave each other so much time hold all layers.
@@ -251,10 +289,11 @@ def _plan_bounds_from(plans: _Plans, slowest: Floats, held: tuple[Ints, Ints] | 
         least = least if held is None else np.maximum(least, at_least)
         total = cheapest(stages.layer.T, most.T, least.T, layers) + plans.fixed
         recompute = stages.least_recompute_s(least)
-        ends = schedules.ends(schedules.work(least, recompute))
-        return Rest(total + recompute.sum(axis=1), schedules.least_after(most, least), ends.max(axis=1))
+        ends = schedules.ends(most, least, schedules.work(least, recompute))
+        return Rest(total + recompute.sum(axis=1), schedules.least_after(most, least), ends)
 
-    return over_edges(slowest, plans.table.rows, plans.first, rest)
+    formula, events = over_edges(slowest, plans.table.rows, plans.first, rest)
+    return np.where(by_events(plans.table.problem, plans.table.rows, plans.first), events, formula), events
 
 
 def _fixed_in_all(table: Coefficients, row: Ints, stages: Stages, chips: Ints) -> Floats:

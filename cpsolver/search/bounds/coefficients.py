@@ -165,6 +165,11 @@ class Coefficients:
         saved = np.stack([-extra[:, row] for extra, row in zip(self.time.kind_layer, rows, strict=True)])
         return np.asarray(counts @ np.where(used.T[:, None], saved, -np.inf).max(axis=0))
 
+    def spared(self, row: Ints) -> Floats:
+        """What all layers cheaper than the mean layer take less than it, on one chip type: seconds, (n,)."""
+        counts = counts_before(self.problem.model, 1)[:, -1]
+        return np.asarray(counts @ np.maximum(0.0, -self.time.kind_layer[0][:, row]))
+
     def states_saving(self, row: Ints) -> Floats:
         """The same of states, in bytes: (n,)."""
         return self._states_saving.of(row, lambda row: _most_saved(self.beyond_mean(self.memory.kind_states, row)))
@@ -401,6 +406,11 @@ def weights(rows: Candidates, at: Ints | slice = slice(None)) -> tuple[Floats, F
     return first, second
 
 
+def by_events(problem: Problem, rows: Candidates, at: Ints | slice = slice(None)) -> Bools:
+    """Rows of 1F1B on one chip type, whose steps are those of the schedule run event by event: (n,)."""
+    return np.asarray(ALTERNATES[rows.schedule[at]] & (not problem.mixed))
+
+
 def least_microbatches(rows: Candidates, at: Ints | slice = slice(None)) -> Ints:
     """How often the slowest stage's time counts at least with a StepForm, whatever `weights` say; 0 without."""
     return np.where(HAS_FORM[rows.schedule[at]], rows.microbatches[at], 0)
@@ -411,6 +421,29 @@ def turns_at_last(rows: Candidates, at: Ints | slice = slice(None)) -> Bools:
     run beside each other."""
     many = rows.microbatches[at] >= rows.pp[at] + 1
     return np.asarray(ALTERNATES[rows.schedule[at]] & (rows.vpp[at] == 1) & ~rows.expert_overlap[at] & many)
+
+
+def turned_back(rows: Candidates, at: Ints | slice, behind: Ints | int) -> Ints:
+    """Chunks' forwards that a stage of 1F1B with so many stages `behind` runs while its last chunk's first forward
+    passes these and comes back, or backwards while the last forward does."""
+    vpp, pp, times = rows.vpp[at], rows.pp[at], rows.microbatches[at]
+    warm = np.where(vpp == 1, behind, 2 * behind + (vpp - 1) * pp) + rows.expert_overlap[at]
+    return np.asarray(np.minimum(warm, vpp * times - 1) - (vpp - 1) * pp)
+
+
+def events_in_all(rows: Candidates, at: Ints | slice, slowest: Floats, total: Floats) -> Floats:
+    """The least seconds of pipelines run event by event by the least of their slowest stage and of all stages: (n,).
+
+    It works on all microbatches. In 1F1B a chunk passes all other stages before or meanwhile, in place of `turned_back`
+    of its forwards or of its backwards, of which the shorter take half of a microbatch at most; and of whole stages,
+    wherever it stands among others that are no slower, what comes before it and its `detour_s` are at least
+    2 * (all others) - (pp - 1) * slowest.
+    """
+    pp, vpp, times = rows.pp[at], rows.vpp[at], rows.microbatches[at]
+    turned = np.where(turns_at_last(rows, at), 2.0 * total - (pp + 1) * slowest, 0.0)
+    passed = (total - slowest - turned_back(rows, at, pp - 1) / 2 * slowest) / vpp
+    passed = np.where(ALTERNATES[rows.schedule[at]], passed, 0.0)
+    return np.asarray(times * slowest + np.maximum(0.0, np.maximum(turned, passed)))
 
 
 def row_of(row: Ints, chips: Ints, chip: int) -> Ints:

@@ -19,7 +19,7 @@ from cpsolver.cost.tables import MemoryTable, memory_table, pass_seconds
 from cpsolver.plans.dimensions import DIMENSIONS
 from cpsolver.plans.strategy import BOTH_WAYS
 from cpsolver.problem.problem import Problem
-from cpsolver.search.bounds.coefficients import Coefficients, least_microbatches, weights
+from cpsolver.search.bounds.coefficients import Coefficients, by_events, events_in_all, least_microbatches, weights
 from cpsolver.search.bounds.stages import ROUNDING, WHOLE
 from cpsolver.search.space import Space, first_of_groups, folded_rows
 
@@ -323,9 +323,47 @@ def _quick(
         for longest in layers.turns(slowest, beside):
             in_all = np.maximum(total, layers.least_sum(longest - beside) + others)
             step = np.minimum(step, first * longest + second * in_all)
+    if (so := by_events(problem, rows)).any():
+        places = None if any_chunks else rows.places(problem.model.layers) // unit
+        whole = unit * seconds.layer[0]
+        spared = (np.maximum(0.0, seconds.layer[0] - seconds.kinds[0]) * numbers[:, None]).sum(axis=0)
+        of_events = _by_events(rows, slowest, total, places, (whole, beside), (saved[0], spared))
+        step = np.where(so, of_events, step)
     if (least := least_microbatches(rows)).any():
         step = np.maximum(step, least * slowest)
     return np.asarray(step * SAFETY)
+
+
+def _by_events(
+    rows: Candidates,
+    slowest: Floats,
+    total: Floats,
+    places: Ints | None,
+    stage: tuple[Floats, Floats],
+    saved: tuple[Floats, Floats],
+) -> Floats:
+    """The least seconds of rows of 1F1B on one chip type, run event by event: (n,).
+
+    If no stage has more of the `places` in a chunk than an even split gives some, few have fewer, and each of the
+    others comes after all but few: no step is shorter than a mean of the last of them. Otherwise one has a place more.
+    `places` None: nothing is to be made of them. `stage`: seconds of a place in all of a stage's chunks, and what it
+    has beside them. `saved`: the most that cheap layers save a stage, and all of them.
+    """
+    pp, times, vpp = rows.pp, rows.microbatches, rows.vpp
+    if places is None:
+        return np.asarray(times * slowest)
+    most, (place, beside) = -(-places // pp), stage
+    full, fewer = most * place + beside, pp * most - places
+    of_all = np.minimum(saved[1], pp * saved[0])
+
+    def mean(last: Floats) -> Floats:
+        before = pp - 1 - fewer - (last - 1) / 2
+        return (times + before / vpp) * full - times * np.minimum(saved[0], saved[1] / last) - of_all / vpp
+
+    few = np.sqrt(2 * times * vpp * saved[1] / np.maximum(full, _NOTHING)).round()
+    even = np.maximum(mean(np.ones(len(rows))), mean(np.clip(few, 1, pp - fewer)))
+    uneven = events_in_all(rows, slice(None), np.maximum(slowest, full + place - saved[0]), total)
+    return np.asarray(np.maximum(events_in_all(rows, slice(None), slowest, total), np.minimum(even, uneven)))
 
 
 def _slowest_of_all(

@@ -8,6 +8,7 @@ import numpy as np
 
 from cpsolver.cost.both_ways import other_kinds, sorts_before
 from cpsolver.cost.kinds import counts_before
+from cpsolver.cost.schedules import ALTERNATES, form_of
 from cpsolver.cost.shard import Candidates, Floats, Ints
 from cpsolver.cost.step_form import PipelineSizes, StepForm
 from cpsolver.plans.dimensions import FLAGS, ROW
@@ -214,11 +215,9 @@ def plan_data(table: Coefficients, row: int | Ints, chips: Ints, scale: Scale, w
 
 def _form(table: Coefficients, row: int, pp: int) -> StepForm | None:
     """What a step of the row takes, where that is not 1F1B's formula."""
-    of_schedule, rows = table.schedule(row).form, table.rows
-    if of_schedule is None:
-        return None
-    beside = bool(rows.expert_overlap[row])
-    return of_schedule(table.problem, PipelineSizes(pp, int(rows.vpp[row]), int(rows.microbatches[row]), beside))
+    rows, beside = table.rows, bool(table.rows.expert_overlap[row])
+    sizes = PipelineSizes(pp, int(rows.vpp[row]), int(rows.microbatches[row]), beside)
+    return form_of(table.problem, table.schedule(row), sizes)
 
 
 def _passes(table: Coefficients, plan: PlanRow, given: Ints, scale: Scale) -> dict[PassKind, PassSteps]:
@@ -303,7 +302,8 @@ def _longest_chunk(table: Coefficients, row: int, stages: Stages, within_s: floa
     vpp, pp = int(table.rows.vpp[row]), stages.layer.shape[1]
     left = int(table.rows.places(table.problem.model.layers)[row]) // vpp - (pp - 1)
     first, second = (weight[0] for weight in table.weights(np.array([row])))
-    slowest = within_s / (first + second)
+    by_events = not table.problem.mixed and ALTERNATES[table.rows.schedule[row]]
+    slowest = within_s / (table.rows.microbatches[row] if by_events else first + second)
     in_time = np.floor((slowest - stages.fixed[0]) / (vpp * stages.layer[0]) + WHOLE).max()
     longest = int(max(0, min(left, in_time)))
     return longest if longest >= table.rows.loss_slot[row] else 0
