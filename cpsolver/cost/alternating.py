@@ -16,6 +16,9 @@ from cpsolver.cost.pipeline_events import MOST_EVENTS, longest_chain, warmups
 from cpsolver.cost.shard import Floats, Ints
 from cpsolver.cost.step_form import PASS_PARTS, PipelineSizes, StepForm
 
+_SETTLED = 12
+"""From so many times pp microbatches on each pp of them make a step as much longer as the last."""
+
 
 def step_form(sizes: PipelineSizes, group: int | None = None) -> StepForm:
     """What a step takes: for each stage a chain that is busy there, and more of them as they are asked for.
@@ -64,9 +67,28 @@ def _chains(sizes: PipelineSizes, group: int) -> Ints:
     busy, first, last = busy_at(sizes), first + behind, last + behind
     both = (busy + first + last)[warm < units - 1]  # of others the first backward comes after all forwards
     found = [*busy, *(busy + first), *(busy + last), *both]
-    if group == m and vpp > 1:
-        found += _by_way_of_another(sizes)
+    if vpp > 1:
+        found += _by_way_of_another(sizes) if group == m else _by_way_of_last(sizes, busy[0])
     return np.unique(found, axis=0)
+
+
+def _by_way_of_last(sizes: PipelineSizes, busy: Ints) -> list[Ints]:
+    """The first stage's work, of which the last does some in groups of pp: (pp, 2) each.
+
+    The first forward of the last chunk passes the stages to the last, which goes on with forwards and backwards in turn
+    until the next group's first forward; that comes back as the first stage's for the next chunk. So does the end of a
+    step, the other way round; or both.
+    """
+    pp, vpp, units, warm = sizes.pp, sizes.vpp, sizes.microbatches * sizes.vpp, _warmups(sizes, sizes.pp)
+    back = (vpp + 1) * pp  # the forward that comes back
+    if back >= units or sizes.beside:  # beside backwards forwards leave late
+        return []
+    ahead = np.zeros((pp, 2), dtype=np.int64)
+    ahead[1:, 0], ahead[-1] = 1, (pp + 1, vpp * pp - warm[-1])
+    ahead[0] = 1 - 2 * pp, min(0, warm[0] - back)
+    behind = ahead[:, ::-1]
+    both = [busy + ahead + behind] if 2 * back < units + warm[0] else []
+    return [busy + ahead, busy + behind, *both]
 
 
 def _by_way_of_another(sizes: PipelineSizes) -> Iterator[Ints]:
@@ -96,8 +118,25 @@ def _warmups(sizes: PipelineSizes, group: int) -> Ints:
 
 
 def _longest(sizes: PipelineSizes, group: int, parts: Floats) -> Ints | None:
-    """`StepForm.further`: the schedule is run, where that is done at all."""
-    whole, forward = parts[:2] / sizes.vpp
-    if 2 * sizes.pp * sizes.vpp * sizes.microbatches > MOST_EVENTS:
+    """`StepForm.further`: the schedule is run, and for fewer microbatches where these are too many, if it repeats."""
+    few = few_microbatches(sizes, group)
+    if few is None:
         return None
-    return by_passes(longest_chain(forward, whole - forward, sizes.microbatches, sizes.vpp, group, sizes.beside))
+    whole, forward = parts[:2] / sizes.vpp
+    more = (sizes.microbatches - few) // sizes.pp
+    counts = [few - back * sizes.pp for back in range(3 if more else 1)]
+    last, *before = (longest_chain(forward, whole - forward, m, sizes.vpp, group, sizes.beside) for m in counts)
+    if not more:
+        return by_passes(last)
+    period = last - before[0]
+    return by_passes(last + more * period) if (period == before[0] - before[1]).all() else None
+
+
+def few_microbatches(sizes: PipelineSizes, group: int) -> int | None:
+    """With how many microbatches a step is run: all, or where these are too many so many that others take as long as
+    the last `pp` of them; None: no step is run at all."""
+    most = MOST_EVENTS // (2 * sizes.pp * sizes.vpp)
+    if sizes.microbatches <= most:
+        return sizes.microbatches
+    few = sizes.microbatches - -(-(sizes.microbatches - min(most, _SETTLED * sizes.pp)) // sizes.pp) * sizes.pp
+    return few if group == sizes.pp and few > 2 * sizes.pp else None

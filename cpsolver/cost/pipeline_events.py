@@ -34,8 +34,8 @@ IntArray: TypeAlias = NDArray[np.int64]
 FloatArray: TypeAlias = NDArray[np.float64]
 BoolArray: TypeAlias = NDArray[np.bool_]
 Durations: TypeAlias = tuple[FloatArray, FloatArray, FloatArray]
-MOST_EVENTS = 100_000
-"""Passes of a step that is run to see what a plan takes, at most: some tenths of a second."""
+MOST_EVENTS = 200_000
+"""Passes of a step that is run to see what a plan takes, at most: a tenth of a second."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -378,9 +378,7 @@ def _before(order: _Order) -> IntArray:
     return before
 
 
-def _run(
-    order: _Order, source: IntArray, wait_s: FloatArray, duration_s: FloatArray
-) -> tuple[FloatArray, FloatArray]:
+def _run(order: _Order, source: IntArray, wait_s: FloatArray, duration_s: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Start and end of every event; each stage runs its events in order, waiting for their inputs."""
     before, turn = _before(order), order.turn
     ends = [0.0] * (len(source) + 1)  # the last stands for no event

@@ -205,9 +205,14 @@ class Pipelines:
 
     @cached_property
     def forward_ends(self) -> Floats:
-        """Forward of embedding and head, a third (frozen: half), and of the host's work, half."""
+        """Forward of embedding and head, a third (frozen: half), and of the host's work, half.
+
+        In layers' places a chunk waits for the passes of others: it takes their forward there, and a third of what
+        embedding or head take beyond these layers.
+        """
         passes = 3.0 if self.tables.problem.lora is None else 2.0
-        return self.ends / passes + self.host / 2.0
+        layers = self.slots * self.at(self.tables.time.layer)
+        return self.slots * self.forward + (self.ends - layers) / passes + self.host / 2.0
 
     @cached_property
     def host(self) -> Floats:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from cpsolver.cost.alternating import few_microbatches
 from cpsolver.cost.critical_paths import PERIOD, SETTLED
 from cpsolver.cost.pass_graph import steps_s
 from cpsolver.cost.pipeline_events import MOST_EVENTS, Timeline, detour_s, simulate
@@ -13,6 +14,7 @@ from cpsolver.cost.schedules import SCHEDULES
 from cpsolver.cost.shard import Floats
 from cpsolver.cost.split_backward import V_MICROBATCHES
 from cpsolver.cost.split_events import Pass, run, split_schedule, turns
+from cpsolver.cost.step_form import PipelineSizes
 from cpsolver.evaluation.evaluation import Evaluation, StageEvaluation
 from cpsolver.plans.strategy import ONE_GROUP, Strategy
 
@@ -93,13 +95,22 @@ def makespan_s(strategy: Strategy, stages: Sequence[StageEvaluation], microbatch
     schedule = SCHEDULES[strategy.schedule]
     if schedule.by_events and schedule.splits_backward:
         return _makespan_of_a_v(strategy, stages, microbatches)
-    if schedule.splits_backward or 2 * strategy.pp * strategy.vpp * microbatches > MOST_EVENTS:
+    sizes = PipelineSizes(strategy.pp, strategy.vpp, microbatches, strategy.expert_overlap)
+    group = microbatches if strategy.schedule in ONE_GROUP else strategy.pp
+    few = None if schedule.splits_backward else few_microbatches(sizes, group)
+    if few is None:
         return None
     waits = np.array([stage.pipeline_p2p_s for stage in stages]) / 2
     passes = (np.array([getattr(stage, name) for stage in stages]) + waits for name in ("forward_s", "backward_s"))
     forward, backward = (np.repeat(seconds[:, None] / strategy.vpp, strategy.vpp, axis=1) for seconds in passes)
-    group = microbatches if strategy.schedule in ONE_GROUP else None
-    return simulate(forward, backward, microbatches, group=group, beside=strategy.expert_overlap).makespan_s
+
+    def of_first(count: int) -> float:
+        return simulate(forward, backward, count, group=group, beside=strategy.expert_overlap).makespan_s
+
+    last = of_first(few)
+    if few == microbatches:
+        return last
+    return last + (last - of_first(few - strategy.pp)) * (microbatches - few) / strategy.pp
 
 
 def _makespan_of_a_v(strategy: Strategy, stages: Sequence[StageEvaluation], microbatches: int) -> float | None:

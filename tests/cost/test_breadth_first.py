@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import numpy as np
 import pytest
 
-from cpsolver.cost.pipeline_events import simulate
+from cpsolver.cost.pipeline_events import MOST_EVENTS, simulate
 from cpsolver.cost.schedules import SCHEDULES
 from cpsolver.cost.shard import Floats
 from cpsolver.cost.step_form import PipelineSizes
@@ -78,7 +78,6 @@ def forms_of(order: Order, seed: int, spread: float = 0.0) -> tuple[float, float
     uneven = np.random.default_rng(seed).uniform(1 - spread, 1 + spread, (2, len(forward)))
     forward, backward = forward * uneven[0], backward * uneven[1]
     of_schedule = SCHEDULES["breadth_first"].form
-    assert of_schedule is not None
     form = whole = of_schedule(problem_with(order), PipelineSizes(len(forward), vpp, m))
     parts = np.array([forward + backward, forward, *[0 * forward] * 4])
     while (more := whole.completed(parts)) is not None:
@@ -107,9 +106,9 @@ def test_a_complete_form_is_the_events(count: int, spread: float, order: Order) 
 def test_a_step_of_very_many_passes_has_its_first_chains_alone() -> None:
     """As its evaluation, which does not run it."""
     of_schedule = SCHEDULES["breadth_first"].form
-    assert of_schedule is not None
     parts = np.array([[3.0, 1.0], [1.0, 0.9], *[[0.0, 0.0]] * 4])
-    few, many = (of_schedule(problem_with("groups"), PipelineSizes(2, 2, m)).further for m in (12_500, 12_501))
+    most = MOST_EVENTS // (2 * 2 * 2)
+    few, many = (of_schedule(problem_with("groups"), PipelineSizes(2, 2, m)).further for m in (most, most + 1))
     assert few is not None
     assert few(parts) is not None
     assert many is not None

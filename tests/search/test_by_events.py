@@ -31,7 +31,7 @@ from tests.support.mixtures import mixture_problem
 from tests.support.oracle import legal, small_enough, strategies
 from tests.support.problems import chip_spec
 from tests.support.selection import later, night
-from tests.support.split_backward import one_group_problem, v_problem
+from tests.support.split_backward import one_chip_problem, one_group_problem, v_problem
 from tests.support.tables import all_orders, plan_of, quick_tables
 
 LARGEST = 1500
@@ -96,6 +96,11 @@ def test_nothing_is_faster_by_events_than_the_best_where_stages_are_placed_as_a_
 @pytest.mark.parametrize(("start", "count"), [(0, 6), *later((start, 20) for start in range(6, 606, 20))])
 def test_nothing_is_faster_by_events_than_the_best_where_pipelines_are_breadth_first(start: int, count: int) -> None:
     assert any(agrees_by_events(one_group_problem(seed), seed) for seed in range(start, start + count))
+
+
+@pytest.mark.parametrize(("start", "count"), [(0, 12), *later((start, 40) for start in range(12, 612, 40))])
+def test_nothing_is_faster_by_events_than_the_best_on_one_chip_type(start: int, count: int) -> None:
+    assert any(agrees_by_events(one_chip_problem(seed), seed) for seed in range(start, start + count))
 
 
 @pytest.mark.parametrize(("start", "count"), [(0, 5), *later((start, 24) for start in range(5, 125, 24))])

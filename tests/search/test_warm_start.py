@@ -21,7 +21,7 @@ from cpsolver.search.compile import chains, exact
 from cpsolver.search.compile.chains import NEVER
 from cpsolver.search.compile.data import PassSteps, PlanData, plan_data, scale_for
 from cpsolver.search.compile.exact import Splitter
-from cpsolver.search.compile.model import CompiledModel, solve_plan
+from cpsolver.search.compile.model import CompiledModel, first_split, solve_plan
 from cpsolver.search.compile.options import ChipOptions, Option
 from cpsolver.search.compile.warm_start import warm_start
 from cpsolver.search.search import search
@@ -262,7 +262,7 @@ def test_best_split_is_what_the_solver_finds_alone(name: str, scope: str) -> Non
             continue
         scale = scale_for(2 * bound, float(sum(part[0] for part in table.weights(np.array([row])))))
         data = plan_data(table, row, chips, scale, 2 * bound)
-        known = warm_start(data, by_stage=scope == "stage")
+        data, known = first_split(table, data, lambda: False, NEVER)
         assert known is not None
         assert known.lower == known.objective
         ways += len({data.by_chip[0].options[option].kind for option in known.option}) > 1

@@ -28,9 +28,7 @@ _FREE: tuple[dict[str, Any], ...] = (
 
 def form_of(schedule: Schedule, pp: int, microbatches: int, vpp: int = 1) -> StepForm:
     """What a step of a schedule takes; breadth-first in Megatron-Core's order."""
-    of_schedule = SCHEDULES[schedule].form
-    assert of_schedule is not None
-    return of_schedule(problem_of(), PipelineSizes(pp, vpp, microbatches))
+    return SCHEDULES[schedule].form(problem_of(), PipelineSizes(pp, vpp, microbatches))
 
 
 def split_problem(seed: int) -> Problem:
@@ -176,6 +174,35 @@ def one_group_problem(seed: int) -> Problem:
         named = replace(named, launcher=load_launcher("megatron-lm").model_copy(update={"one_group_in_turn": False}))
     shares = {f"{each}_overlap": float(rng.choice([0.0, 0.2, 0.8])) for each in ("gradient", "parameter", "routing")}
     return with_stack(named, **shares)
+
+
+def one_chip_problem(seed: int) -> Problem:
+    """Pipelines of one chip type whose passes alternate, interleaved or not, of up to eight stages: few microbatches
+    and many, layers that stages do not divide, memory that makes the first of them recompute, heads and embeddings in
+    layers' places, experts whose exchange runs beside."""
+    rng = np.random.default_rng([seed, 67])
+    gpus, layers = int(rng.choice([2, 4, 4, 6, 8])), int(rng.choice([3, 4, 5, 6, 7, 8, 9]))
+    hidden, sequence = int(rng.choice([512, 1024])), int(rng.choice([1024, 2048]))
+    model = _model(rng, layers, hidden)
+    model["tied_embeddings"] = bool(rng.random() < 0.2)
+    if rng.random() < 0.2:
+        model["attention"] = {"sliding_window": 128, "full_every": 2}
+    held = 0.04e-3 * layers * sequence
+    chips = {"x": _chip(rng, model, gpus, held, (0.8, 2.8), (0, 6), (1, 60))}
+    search: dict[str, Any] = {"top": int(rng.choice([1, 4])), "diverse": bool(rng.random() < 0.3)}
+    search["recompute_scope"] = "stage" if layers < 6 and rng.random() < 0.4 else "chip"
+    search["layer_split"] = str(rng.choice(["auto", "auto", "auto", "even"]))
+    pin, forbid = (
+        {**_pins(rng), "pp": int(rng.choice([size for size in (2, 3, 4, 6, 8) if gpus % size == 0]))},
+        _bans(rng),
+    )
+    if rng.random() < 0.6:
+        pin["vpp"] = [1, 2, 3]
+    if "moe" in model and rng.random() < 0.5:
+        pin["expert_overlap"], pin["ep"] = [False, True], [1, 2]
+    batch = int(rng.choice([2, 4, 6, 8, 12, 16, 24]))
+    problem = problem_of(chips, model, gpus, gpus, batch, sequence, pin=pin, forbid=forbid, **search)
+    return with_stack(problem, routing_overlap=float(rng.choice([0.0, 0.5, 0.9])))
 
 
 _BOTH_WAYS_FREE: tuple[dict[str, Any], ...] = (

@@ -44,8 +44,8 @@ APART = ("layer_tp", "kind_layer_tp", "end_tp", "mtp_tp", "layer", "kind_layer",
 @contextmanager
 def quick_tables(bend: int | None = None, by_events: bool = False) -> Iterator[None]:
     """Remember the tables of single rows (brute force asks for the same ones often); `bend` multiplies every one
-    of them by random factors of that seed, the same for all readers. Step times are those of the formula, which bounds
-    are about, unless `by_events` leaves the schedule the last word."""
+    of them by random factors of that seed, the same for all readers. Step times over several chip types are those of
+    the formula, which bounds are about, unless `by_events` leaves the schedule the last word."""
     time, space, parts = time_table, memory_table, memory.stage_parameters
     if bend is not None:
         parts = _bent_parts(bend, parts)
@@ -61,9 +61,19 @@ def quick_tables(bend: int | None = None, by_events: bool = False) -> Iterator[N
         patch.setattr(evaluate, "time_table", _remembered(time))
         patch.setattr(evaluate, "memory_table", _remembered(space))
         if not by_events:
-            patch.setattr(evaluate, "makespan_s", lambda *_: None)
+            patch.setattr(evaluate, "_by_events", _on_one_chip_type(evaluate._by_events))
         patch.setattr(evaluate, "model_flops_per_step", lambda problem: 1.0)  # for mfu only
         yield
+
+
+def _on_one_chip_type(by_events: Callable[..., dict[str, float]]) -> Callable[..., dict[str, float]]:
+    """Steps event by event there, and by formula over several."""
+
+    def of_plan(problem: Problem, strategy: Strategy, *rest: Any) -> dict[str, float]:
+        by_formula: dict[str, float] = rest[-1]
+        return by_formula if problem.mixed else by_events(problem, strategy, *rest)
+
+    return of_plan
 
 
 def passes_of(make: Maker) -> Maker:

@@ -13,10 +13,15 @@ from math import factorial
 import numpy as np
 
 from cpsolver.cost.kinds import layer_kinds
-from cpsolver.cost.shard import Bools, Candidates, Floats, Ints
+from cpsolver.cost.shard import Bools, Floats, Ints
 from cpsolver.problem.problem import Problem
-from cpsolver.search.bounds.coefficients import Coefficients, events_in_all, least_microbatches, turns_at_last, weights
-from cpsolver.search.bounds.coefficients import by_events as found_by_events
+from cpsolver.search.bounds.coefficients import (
+    Coefficients,
+    events_in_all,
+    found_by_events,
+    least_microbatches,
+    turns_at_last,
+)
 from cpsolver.search.bounds.quick import NEAR, SAFETY, bisected
 from cpsolver.search.bounds.stages import ROUNDING, WHOLE, Stages
 
@@ -98,25 +103,25 @@ def longest_wanted(
 
     # As `events_in_all` has it, all stages together and the slowest being known from below.
     rows, more = table.rows, table.rows.microbatches[row] - table.rows.pp[row] - 1
-    found_so = found_by_events(table.problem, rows, row)
-    turned = (np.where(found_so, limit_s, wanted.events_s) - 2 * in_all) / np.maximum(more, ROUNDING)
+    alone = found_by_events(table.problem, rows, row)
+    turned = (np.where(alone, limit_s, wanted.events_s) - 2 * in_all) / np.maximum(more, ROUNDING)
     in_time = np.where(turns_at_last(rows, row) & (more > 0), turned, np.inf)
-    by_events = np.maximum(
-        longest(wanted.formula_s), np.minimum(in_time, wanted.events_s / table.rows.microbatches[row])
-    )
-    formula = np.minimum(longest(limit_s), by_events)
-    alone = np.minimum(in_time, limit_s / table.rows.microbatches[row])
-    return np.minimum(np.where(found_so, alone, formula) * (1 + ROUNDING), FOREVER)
+    either = np.maximum(longest(wanted.formula_s), np.minimum(in_time, wanted.events_s / rows.microbatches[row]))
+    of_use = np.minimum(longest(limit_s), np.where(alone, in_time, either))
+    return np.minimum(of_use * (1 + ROUNDING), FOREVER)
 
 
-def over_edges(slowest: Floats, rows: Candidates, row: Ints, rest: Callable[[Floats], Rest]) -> tuple[Floats, Floats]:
-    """Bounds on step time by formula and by events, where the slowest stage works on all microbatches and takes at
-    least `slowest` for each; infinite where that is.
+def over_edges(
+    slowest: Floats, table: Coefficients, row: Ints, rest: Callable[[Floats], Rest]
+) -> tuple[Floats, Floats]:
+    """Bounds on what plans are found by, and on step time by events, where the slowest stage works on all microbatches
+    and takes at least `slowest` for each; infinite where that is.
 
     The range of the slowest stage's time is cut at `_EDGES`. A plan whose slowest stage lies between two of them pays
     for the lower one at least, and besides what `rest` says of the upper one.
     """
-    (first, second), times = weights(rows, row), least_microbatches(rows, row)
+    rows, (first, second) = table.rows, table.weights(row)
+    times = least_microbatches(rows, row)
     possible = np.isfinite(slowest)
     least = np.where(possible, slowest, FOREVER)
     best, by_events, start = np.full(len(slowest), np.inf), np.full(len(slowest), np.inf), least
@@ -128,6 +133,7 @@ def over_edges(slowest: Floats, rows: Candidates, row: Ints, rest: Callable[[Flo
         in_all = np.maximum(events_in_all(rows, row, start, others.total), others.by_events)
         by_events = np.minimum(by_events, in_all + others.after)
         start = end
+    best = np.where(found_by_events(table.problem, rows, row), by_events, best)
     return np.where(possible, best, np.inf) * SAFETY, np.where(possible, by_events, np.inf) * SAFETY
 
 

@@ -31,7 +31,14 @@ from cpsolver.search.bounds.bottleneck import (
     several_kinds,
     smallest,
 )
-from cpsolver.search.bounds.coefficients import Coefficients, by_events, least_microbatches, row_of, turned_back, turns_at_last
+from cpsolver.search.bounds.coefficients import (
+    Coefficients,
+    found_by_events,
+    least_microbatches,
+    row_of,
+    turned_back,
+    turns_at_last,
+)
 from cpsolver.search.bounds.placement import Placement
 from cpsolver.search.bounds.quick import bisected
 from cpsolver.search.bounds.stages import ROUNDING, WHOLE, Stages
@@ -190,7 +197,7 @@ class _Schedules:
         # W passes of split backward may hide what comes before.
         self._waits = np.where(least_microbatches(rows, first)[:, None] > 0, 0.0, 1.0 / stages.chunks)
         self._forward: tuple[Floats, Floats] | None = None
-        if by_events(plans.table.problem, rows, first).any():
+        if found_by_events(plans.table.problem, rows, first).any():
             self._forward = plans.table.passes(plans.row, plans.chips)["forward"]
             self._spared = plans.table.spared(first)
             behind = np.arange(stages.fixed.shape[1] - 1, -1, -1)
@@ -229,7 +236,7 @@ class _Schedules:
             layer, fixed = self._forward
             passed = self._waits * (behind - self._back * (layer * least + fixed))
             detour = np.maximum(detour, passed)
-        ends = (self._waits * (until - work) + self._times * work + detour).max(axis=1)
+        ends = np.asarray((self._waits * (until - work) + self._times * work + detour).max(axis=1))
         return ends if self._forward is None else np.maximum(ends, self._mean_of_full(most))
 
     def _mean_of_full(self, most: Floats) -> Floats:
@@ -242,7 +249,7 @@ class _Schedules:
         recompute = stages.least_recompute_s(most)
         full = stages.layer * most + stages.fixed + stages.saving + recompute
         spare = most.sum(axis=1) - self._layers[:, 0]
-        fewer = np.minimum(np.floor(spare / stages.chunks[:, 0] + WHOLE), pp - 1).astype(np.int64)[:, None]
+        fewer = np.minimum(np.floor(spare / stages.chunks[:, 0] + WHOLE), pp).astype(np.int64)[:, None]
         before = np.cumsum(full, axis=1) - full
         ends = np.sort(self._waits * before + self._times * full, axis=1)[:, ::-1].cumsum(axis=1)
         ends = np.concatenate([np.zeros((len(ends), 1)), ends], axis=1)
@@ -292,8 +299,7 @@ def _plan_bounds_from(plans: _Plans, slowest: Floats, held: tuple[Ints, Ints] | 
         ends = schedules.ends(most, least, schedules.work(least, recompute))
         return Rest(total + recompute.sum(axis=1), schedules.least_after(most, least), ends)
 
-    formula, events = over_edges(slowest, plans.table.rows, plans.first, rest)
-    return np.where(by_events(plans.table.problem, plans.table.rows, plans.first), events, formula), events
+    return over_edges(slowest, plans.table, plans.first, rest)
 
 
 def _fixed_in_all(table: Coefficients, row: Ints, stages: Stages, chips: Ints) -> Floats:

@@ -363,7 +363,9 @@ class Coefficients:
 
     def weights(self, row: Ints) -> tuple[Floats, Floats]:
         """Step time = first * slowest stage + second * sum of stages + what follows; or more, with a StepForm."""
-        return weights(self.rows, row)
+        first, second = weights(self.rows, row)
+        by_events = found_by_events(self.problem, self.rows, row)
+        return np.where(by_events, self.rows.microbatches[row], first), np.where(by_events, 0.0, second)
 
     def passes(self, row: Ints, chips: Ints) -> dict[PassKind, tuple[Floats, Floats]]:
         """What StepForms ask beside T of a layer's place, and of a stage with no places: (n, pp); as `stages`."""
@@ -406,7 +408,7 @@ def weights(rows: Candidates, at: Ints | slice = slice(None)) -> tuple[Floats, F
     return first, second
 
 
-def by_events(problem: Problem, rows: Candidates, at: Ints | slice = slice(None)) -> Bools:
+def found_by_events(problem: Problem, rows: Candidates, at: Ints | slice = slice(None)) -> Bools:
     """Rows of 1F1B on one chip type, whose steps are those of the schedule run event by event: (n,)."""
     return np.asarray(ALTERNATES[rows.schedule[at]] & (not problem.mixed))
 

@@ -89,7 +89,7 @@ def mix_bound(table: Coefficients, row: Ints, least: Ints, most: Ints, wanted: B
     """
     mixes = _Mixes(table, row, least, most)
     slowest = smallest(mixes.enough, mixes.by_type, mixes.layers, _MIX_ROUNDS)
-    by_formula, by_events = over_edges(slowest, table.rows, row, mixes.rest)
+    by_formula, by_events = over_edges(slowest, table, row, mixes.rest)
     return by_formula if wanted is None else wanted.lifted(by_formula, by_events)
 
 

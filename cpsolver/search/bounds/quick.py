@@ -19,7 +19,13 @@ from cpsolver.cost.tables import MemoryTable, memory_table, pass_seconds
 from cpsolver.plans.dimensions import DIMENSIONS
 from cpsolver.plans.strategy import BOTH_WAYS
 from cpsolver.problem.problem import Problem
-from cpsolver.search.bounds.coefficients import Coefficients, by_events, events_in_all, least_microbatches, weights
+from cpsolver.search.bounds.coefficients import (
+    Coefficients,
+    events_in_all,
+    found_by_events,
+    least_microbatches,
+    weights,
+)
 from cpsolver.search.bounds.stages import ROUNDING, WHOLE
 from cpsolver.search.space import Space, first_of_groups, folded_rows
 
@@ -323,7 +329,7 @@ def _quick(
         for longest in layers.turns(slowest, beside):
             in_all = np.maximum(total, layers.least_sum(longest - beside) + others)
             step = np.minimum(step, first * longest + second * in_all)
-    if (so := by_events(problem, rows)).any():
+    if (so := found_by_events(problem, rows)).any():
         places = None if any_chunks else rows.places(problem.model.layers) // unit
         whole = unit * seconds.layer[0]
         spared = (np.maximum(0.0, seconds.layer[0] - seconds.kinds[0]) * numbers[:, None]).sum(axis=0)

@@ -8,7 +8,7 @@ import numpy as np
 
 from cpsolver.cost.both_ways import other_kinds, sorts_before
 from cpsolver.cost.kinds import counts_before
-from cpsolver.cost.schedules import ALTERNATES, form_of
+from cpsolver.cost.schedules import form_of
 from cpsolver.cost.shard import Candidates, Floats, Ints
 from cpsolver.cost.step_form import PipelineSizes, StepForm
 from cpsolver.plans.dimensions import FLAGS, ROW
@@ -302,8 +302,7 @@ def _longest_chunk(table: Coefficients, row: int, stages: Stages, within_s: floa
     vpp, pp = int(table.rows.vpp[row]), stages.layer.shape[1]
     left = int(table.rows.places(table.problem.model.layers)[row]) // vpp - (pp - 1)
     first, second = (weight[0] for weight in table.weights(np.array([row])))
-    by_events = not table.problem.mixed and ALTERNATES[table.rows.schedule[row]]
-    slowest = within_s / (table.rows.microbatches[row] if by_events else first + second)
+    slowest = within_s / (first + second)
     in_time = np.floor((slowest - stages.fixed[0]) / (vpp * stages.layer[0]) + WHOLE).max()
     longest = int(max(0, min(left, in_time)))
     return longest if longest >= table.rows.loss_slot[row] else 0

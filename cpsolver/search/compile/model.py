@@ -226,7 +226,9 @@ def _may_run_within(plan: PlanData, by_events_s: float, scale: Scale) -> bool:
     return may_run_within(plan, (by_events_s + plan.error_s) * plan.vpp / scale.unit_s)
 
 
-def _start(table: Coefficients, plan: PlanData, late: Callable[[], bool], most: int) -> tuple[PlanData, Split | None]:
+def first_split(
+    table: Coefficients, plan: PlanData, late: Callable[[], bool], most: int
+) -> tuple[PlanData, Split | None]:
     """A plan with all chains of passes that hold its first split up, and that split: see `warm_start`.
 
     Chains that its form lacks are looked for by running the schedule. No split is faster by events than by some of its
@@ -292,7 +294,7 @@ def solve_plan(
             left = time_limit_s and time_limit_s - (time.monotonic() - began)
             return solve_plan(table, row, chips, bound_s, min(limit_s, by_formula_s), left)
         most = ceil((upper + plan.error_s) * plan.multiple / scale.unit_s)
-        plan, known = _start(table, plan, late, most)
+        plan, known = first_split(table, plan, late, most)
         if known is not None and known.lower * scale.unit_s / plan.multiple - plan.error_s <= upper:
             left = None if time_limit_s is None else time_limit_s - (time.monotonic() - began)
             solved = _solved(table, plan, known, scale, (bound_s, upper), left)
