@@ -19,7 +19,13 @@ from tests.support.ladder import held
 from tests.support.oracle import brute_force, small_enough
 from tests.support.problems import chip_spec, model_spec, problem_of, with_stack
 from tests.support.selection import full, later, night
-from tests.support.split_backward import both_ways_problem, one_group_problem, split_problem, v_problem
+from tests.support.split_backward import (
+    both_ways_problem,
+    one_chip_problem,
+    one_group_problem,
+    split_problem,
+    v_problem,
+)
 from tests.support.tables import quick_tables
 
 SHARES = {"feasible": 0.35, "best zb1p": 0.03, "best zb2p": 0.05, "best 1f1b": 0.03, "mixed": 0.1}
@@ -51,6 +57,15 @@ def test_no_bound_of_a_schedule_exceeds_brute_force(start: int, count: int) -> N
     for bend in (0, 1):
         tally += held(split_problem, range(start + bend, start + count, 2), 400, bool(bend))
     assert tally["fit"] > count / 2
+    assert tally["tight"] > 0.6 * tally["fit"]
+
+
+@pytest.mark.parametrize(("start", "count"), [(0, 16), full(16, 60), night(76, 900)])
+def test_no_bound_of_1f1b_on_one_chip_type_exceeds_brute_force(start: int, count: int) -> None:
+    tally: Counter[str] = Counter()
+    for bend in (0, 1):
+        tally += held(one_chip_problem, range(start + bend, start + count, 2), 400, bool(bend))
+    assert tally["fit"] > count / 4
     assert tally["tight"] > 0.6 * tally["fit"]
 
 
