@@ -85,6 +85,9 @@ def test_of_very_many_microbatches_few_are_run(count: int, monkeypatch: pytest.M
         backward = forward * rng.uniform(1.8, 2.2, pp)
         form, parts, events = step_form(sizes), parts_of(forward, backward), events_s(sizes, forward, backward)
         assert 0.995 * events < completed(form, parts).step_s(parts) < events * (1 + 1e-9), seed
+        assert form.further is not None
+        chain = form.further(parts)
+        assert chain is None or 0.98 * events < (chain * parts.T).sum() / vpp < events * (1 + 1e-9), seed
         run = few_microbatches(sizes, pp)
         assert run is not None
         assert (sizes.microbatches - run) % pp == 0

@@ -60,6 +60,22 @@ def test_breakdown_and_stages_add_up(name: str) -> None:
     assert found.step_time_s >= lower_bound_s(forward, backward, m)
 
 
+@pytest.mark.parametrize(
+    ("groups", "vpp", "shorter"),
+    [("x:2,2,2,2", 1, False), ("x:1,2,2,3", 1, False), ("x:3,2,2,1", 1, True), ("x:4,2,2", 2, True)],
+)
+def test_a_step_on_one_chip_type_is_its_events(groups: str, vpp: int, shorter: bool) -> None:
+    """The formula says more where the slowest stage is not the last."""
+    pp = groups.count(",") + 1
+    alone, _ = ideal(model=model_spec(layers=8), gpus=pp, node=pp, batch=2 * pp)
+    plan = strategy_of(groups, dp=1, vpp=vpp)
+    found = evaluate(alone, plan)
+    times, after = [stage.microbatch_s for stage in found.stages], max(stage.after_s for stage in found.stages)
+    assert found.step_time_s == pytest.approx((makespan_s(plan, found.stages, 2 * pp) or 0.0) + after, rel=1e-12)
+    assert found.formula_s <= found.step_time_s * (1 + 1e-12)
+    assert (found.step_time_s < 0.99 * (closed_form_s(times, 2 * pp, vpp) + after)) == shorter
+
+
 def test_recomputation_costs_its_layers() -> None:
     """Block recomputes vpp * amount layers at most, uniform all, selective attention's core alone."""
     seconds = {}
