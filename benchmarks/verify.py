@@ -44,10 +44,12 @@ It shares the rows' definition, the cost tables and the bounds that say what is 
 work, what is remembered between plans, warm starts and limits. `verification` in `--json`: the verdict, how many plans,
 variables and constraints, how many candidates, and what was not looked at. `--verify-time` (60 s) is kept to; what it
 does not reach is told, never passed over. Not verified: where devices may idle, another objective than throughput over
-several chip types, a search that was stopped. Over several chip types, and of stages placed as a V, it checks that no
-plan, run event by event, is faster than the answer's first. Plans after the first are only put in order among those of
-the answer, which is not checked: the last column of the table then says *the order after the first plan*. Plans whose
-chip types have degrees of their own are not in the model. Exit code 70: the answer is contradicted, which is a bug.
+several chip types, a search that was stopped. On one chip type the model knows what a step takes as chains of passes;
+the plan that it finds is run event by event, and it is asked again with the chains that hold that plan up until it has
+all of these. Over several chip types it checks that no plan, run event by event, is faster than the answer's first.
+Plans after the first are only put in order among those of the answer, which is not checked: the last column of the table
+then says *the order after the first plan*. Plans whose chip types have degrees of their own are not in the model. Exit
+code 70: the answer is contradicted, which is a bug.
 
 Twenty everyday specs, each with up to {LIMIT_S:g} s; CPU seconds of the search and of the second opinion:
 

@@ -38,8 +38,8 @@ class PipelineSchedule:
         bound: what bounds take of that over several chip types too, from pp and microbatches of many rows: (first,
             second) of `split_backward.zero_bubble_bound`; None: 1F1B's formula.
         joins: all ranks wait for each other between steps.
-        by_events: plans on one chip type are run event by event too, and found by that: the form's first chains are
-            less than a step where stages or their chunks differ.
+        by_events: plans are run event by event, for the form's first chains are less than a step where stages or
+            their chunks differ.
         splits_backward: into passes for the inputs' gradients and for the weights'.
     """
 

@@ -35,11 +35,11 @@ def evaluate(
 ) -> Evaluation:
     """Predict a structurally sound strategy (see rules.structure); whether it fits in memory is for the rules to say.
 
-    Step time: (m - 1/vpp) * slowest stage + sum of stages / vpp, then the slowest stage's exposed data-parallel
-    communication and optimizer step. With other schedules than 1F1B a `StepForm` says all of the pipeline (see
-    SCHEDULES). Where stages run on several chip types that formula is off, too much by
-    `pipeline_events.most_excess` at most, and with some schedules where stages or chunks differ: these are run event by
-    event instead, unless `by_formula` asks for the formula alone, which is quicker.
+    Step time: the pipeline, then the slowest stage's exposed data-parallel communication and optimizer step. The
+    pipeline's schedule is run event by event, where that says more than its closed form, unless `by_formula` asks for
+    that alone, which is quicker: on one chip type the longest of some chains of passes (a `StepForm`, never above the
+    events); over several (m - 1/vpp) * slowest stage + sum of stages / vpp, too much by `pipeline_events.most_excess`
+    at most.
     Microbatches of different sizes have no such formula: their schedule is run event by event, which charges a stage
     with transfers only while it waits for them, so they compare with `timeline.simulated_step_s` of equal ones.
     `memory_bytes` spares the work where `stage_memory` is known, and `times` where `chip_times` are. Devices that the

@@ -71,7 +71,8 @@ class StageEvaluation:
 class Evaluation:
     """A strategy's predicted numbers. `breakdown_s` has the names of PARTS and sums to `step_time_s`.
 
-    `formula_s`: the step time by the closed form, which the search bounds; the prediction itself on one chip type.
+    `formula_s`: the step time by the closed form: on one chip type by chains of passes, of which some may be missing;
+    over several that of 1F1B, by which plans are found.
     `tokens_per_s` leaves padding out, which `mfu` counts as what is computed.
     """
 

@@ -15,6 +15,7 @@ from cpsolver.cost.shard import Ints
 from cpsolver.problem.problem import Problem
 from cpsolver.search.cells import count_cells
 from cpsolver.search.filters import Part
+from cpsolver.search.found import found_by_s
 from cpsolver.search.objective import objective_of
 from cpsolver.search.result import Cell, Result
 from cpsolver.search.space import enumerate_rows
@@ -118,11 +119,11 @@ class _Candidates:
 
 
 def _plans(problem: Problem, result: Result) -> dict[Cell, dict[int, float]]:
-    """The scores of the answer's plans by rank, by cell: by the closed form, as bounds are."""
+    """The scores of the answer's plans by rank, by cell: of what plans are found by, as bounds are."""
     objective, found = objective_of(problem), defaultdict[Cell, dict[int, float]](dict)
     for plan in result.plans:
         strategy = plan.strategy
         if not strategy.unequal:
-            score = objective.score(strategy, plan.evaluation.formula_s)
+            score = objective.score(strategy, found_by_s(problem, strategy, plan.evaluation))
             found[strategy.tp, strategy.pp][plan.rank] = score
     return found

@@ -72,9 +72,9 @@ def search(
     With `search.diverse` they are of K layout families, each the best of its own. Plans whose score is not `below`
     that are no answer. `spaces`: those of searches for problems much alike, which spares making them.
 
-    CP-SAT knows a step's closed form, which is off over several chip types. These plans are run event by event, as is
-    all that may be faster so than the best one: that order is the answer's (`Proof.by_events`). Of stages placed as a
-    V, and breadth-first, it gets all chains of passes that hold the best split up: what that takes event by event.
+    On one chip type CP-SAT gets all chains of passes that hold a plan's best split up: what that takes event by event.
+    Over several it knows 1F1B's closed form, which is off there. These plans are run event by event, as is all that may
+    be faster so than the best one: that order is the answer's (`Proof.by_events`).
     """
     found = _Search(problem, listener, below, spaces or Spaces()).run()
     if found.status != "infeasible" or below < INFINITE or not objective_of(problem).widens:

@@ -42,13 +42,13 @@ _STATUS: dict[int, Status] = {
 @dataclass(frozen=True)
 class Solved:
     """What the solver says of some plans: the best strategy, its step time and a lower bound, both in seconds; and the
-    strategy's layers in each chunk and options, by stage."""
+    strategy's plan by its place, its layers in each chunk and options, by stage."""
 
     status: Status
     strategy: Strategy | None
     step_time_s: float
     bound_s: float
-    split: tuple[Ints, Ints] | None = None
+    split: tuple[int, Ints, Ints] | None = None
 
 
 class CompiledModel:
@@ -106,9 +106,9 @@ class CompiledModel:
         bound = float("inf") if status == "infeasible" else solver.best_objective_bound * seconds
         if status in ("infeasible", "unknown"):
             return Solved(status, None, float("inf"), bound)
-        plan, chunk, option = self._read(solver)
-        strategy = _strategy(self._problem, plan, chunk, option)
-        return Solved(status, strategy, solver.objective_value * seconds, bound, (chunk, option))
+        split = which, chunk, option = self._read(solver)
+        strategy = _strategy(self._problem, self._plans[which], chunk, option)
+        return Solved(status, strategy, solver.objective_value * seconds, bound, split)
 
     def _solver(self, presolve: bool) -> cp_model.CpSolver:
         """One worker and a fixed seed."""
@@ -120,15 +120,17 @@ class CompiledModel:
         parameters.catch_sigint_signal = False  # Ctrl-C is Python's: see _run
         if any(plan.form is not None for plan in self._plans):
             parameters.cut_level = 0  # of the longest of many sums it looks for too many cuts
+            if len(self._plans) > 1:
+                parameters.linearization_level = 2  # else it bounds none of several plans' sums
         return solver
 
-    def _read(self, solver: cp_model.CpSolver) -> tuple[PlanData, Ints, Ints]:
-        """The best plan, and its stages' layers in each chunk and options."""
+    def _read(self, solver: cp_model.CpSolver) -> tuple[int, Ints, Ints]:
+        """Which plan is the best, and its stages' layers in each chunk and options."""
         v = self.variables
         which = solver.value(v.which)
-        plan, stages = self._plans[which], v.stages[which]
-        chunk = [solver.value(v.chunk[p]) for p in range(plan.pp)]
-        return plan, np.array(chunk), np.array([solver.value(stages[p].option) for p in range(plan.pp)])
+        pp, stages = self._plans[which].pp, v.stages[which]
+        chunk = [solver.value(v.chunk[p]) for p in range(pp)]
+        return which, np.array(chunk), np.array([solver.value(stages[p].option) for p in range(pp)])
 
 
 def _is_plan(problem: Problem, plan: PlanData, known: Split) -> bool:
@@ -210,7 +212,7 @@ def _solved(
     assert solved is not None
     if plan.form is None or solved.split is None or (is_plan and known.lower >= known.objective):
         return solved
-    further = _with_chain(plan, Splitter(plan).parts(*solved.split))
+    further = with_chain(plan, *solved.split[1:])
     if further is None:
         return solved
     left = None if left_s is None else left_s - (time.monotonic() - began)
@@ -248,8 +250,13 @@ def first_split(
     return plan, known
 
 
+def with_chain(plan: PlanData, chunk: Ints, option: Ints) -> PlanData | None:
+    """The plan with the chain of passes more that holds a split of it up; None where it has that."""
+    return None if plan.form is None else _with_chain(plan, Splitter(plan).parts(chunk, option))
+
+
 def _with_chain(plan: PlanData, parts: Ints) -> PlanData | None:
-    """The plan with the chain of passes more that holds up stages with these PASS_PARTS; None where it has that."""
+    """The same of stages with these PASS_PARTS."""
     if plan.form is None:
         return None
     form = plan.form.completed(parts.astype(np.float64))
