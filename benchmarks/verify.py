@@ -36,7 +36,8 @@ result)`. The search solves plans one by one, best bound first. The second opini
 - makes every plan anew whose bound is up to 1 % beyond the K-th best (256 at most), and puts them into **one CP-SAT
   model**: degrees, flags, chips of stages, layers and recomputation are its variables. It is solved without a bound or
   hint of the search, for plans no slower than the answer's first, and has to find that one; solved again without
-  the answer's plans (or their layout families), it may hold nothing better than the last of them;
+  the answer's plans (or their layout families), it may hold nothing better than the last of them. Where it takes more
+  than a tenth of a second for each of its plans these are solved in models of their own;
 - draws 48 candidates from all there are, half of them beside the answer, and solves each by itself: none may be faster
   than its bound, nor better than the answer.
 
@@ -47,9 +48,9 @@ does not reach is told, never passed over. Not verified: where devices may idle,
 several chip types, a search that was stopped. On one chip type the model knows what a step takes as chains of passes;
 the plan that it finds is run event by event, and it is asked again with the chains that hold that plan up until it has
 all of these. Over several chip types it checks that no plan, run event by event, is faster than the answer's first.
-Plans after the first are only put in order among those of the answer, which is not checked: the last column of the table
-then says *the order after the first plan*. Plans whose chip types have degrees of their own are not in the model. Exit
-code 70: the answer is contradicted, which is a bug.
+Plans after the first are only put in order among those of the answer, which is not checked: the last column of the
+table then says *the order after the first plan*. Plans whose chip types have degrees of their own are not in the model.
+Exit code 70: the answer is contradicted, which is a bug.
 
 Twenty everyday specs, each with up to {LIMIT_S:g} s; CPU seconds of the search and of the second opinion:
 

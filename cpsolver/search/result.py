@@ -137,9 +137,9 @@ class Verification:
     """A second opinion on an answer (cpsolver/search/verification.py).
 
     `plans` that the bounds do not put beyond the K-th best by more than `margin` went into one CP-SAT model of so many
-    `variables` and `constraints`. `sampled`: candidates drawn from all there are, of which `solved` have a plan, which
-    was held to its bound and to the answer. `findings` contradict the answer; `left_out` is what was not looked at, and
-    why.
+    `variables` and `constraints`, or where that took long into `models` of their own, of so many in all. `sampled`:
+    candidates drawn from all there are, of which `solved` have a plan, which was held to its bound and to the answer.
+    `findings` contradict the answer; `left_out` is what was not looked at, and why.
     """
 
     verdict: Verdict
@@ -147,6 +147,7 @@ class Verification:
     plans: int = 0
     variables: int = 0
     constraints: int = 0
+    models: int = 0
     sampled: int = 0
     solved: int = 0
     seconds: float = 0.0

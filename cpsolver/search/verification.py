@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -34,6 +35,10 @@ from cpsolver.search.pace import OutOfTime, Pace
 from cpsolver.search.result import Plan, Result, Verdict, Verification
 from cpsolver.search.space import Space, Spaces, enumerate_rows
 
+if TYPE_CHECKING:  # OR-tools is loaded when a model is made
+    from cpsolver.search.compile.data import PlanData, Scale
+    from cpsolver.search.compile.model import Solved
+
 TIME_LIMIT_S = 60.0
 """How long a second opinion may take, unless somebody says otherwise."""
 MARGIN = 0.01
@@ -50,7 +55,11 @@ _NO_SLOWER = 1e-4
 _OF_MODEL = 0.45
 """Share of the time that is left that one of the two models may take."""
 _OF_ONE_S = 2.0
-"""Seconds that a sampled candidate may take: what is not settled by then is told."""
+"""Seconds that a sampled candidate may take: what is not settled by then is told. A model of several plans may take so
+long at least."""
+_OF_EACH_S = 0.1
+"""So long for each of its plans: where it takes longer they are solved one by one."""
+_SETTLED = ("optimal", "infeasible")
 _ABOVE_BOUND = 1.25
 """A sampled candidate is solved for plans of up to so many times its bound."""
 _ANY = 1000.0
@@ -70,6 +79,7 @@ class _Opinion:
     joint: int = 0
     variables: int = 0
     constraints: int = 0
+    models: int = 0
     sampled: int = 0
     solved: int = 0
     unsettled: int = 0
@@ -122,6 +132,7 @@ def verify(problem: Problem, result: Result, time_limit_s: float = TIME_LIMIT_S,
         plans=opinion.joint,
         variables=opinion.variables,
         constraints=opinion.constraints,
+        models=opinion.models,
         sampled=opinion.sampled,
         solved=opinion.solved,
         seconds=opinion.pace.seconds,
@@ -199,33 +210,68 @@ def _best_of(
     opinion: _Opinion, nodes: Sequence[Node], limit: float, first: bool = False
 ) -> tuple[bool, Strategy | None]:
     """The fastest plan of all below those nodes, within a limit in seconds, None where there is none; and whether that
-    is settled. The model is asked again with the chains of passes that hold its plan up, until it has all of these."""
+    is settled."""
     from cpsolver.search.compile.data import plan_data, scale_for
-    from cpsolver.search.compile.model import CompiledModel, with_chain
 
     scale = scale_for(limit, max((_weight(node.block.table, node.row) for node in nodes), default=1.0))
     data = (plan_data(node.block.table, node.row, np.array(node.chips), scale, limit) for node in nodes)
     plans = [plan for plan in data if plan.possible]
     if not plans:
         return True, None
-    left, further = Pace(_OF_MODEL * opinion.left_s), True
-    while further:
-        model = CompiledModel(opinion.problem, plans, scale, 0.0, limit)
-        if first:
-            parts = model.model.proto
-            opinion.variables, opinion.constraints = len(parts.variables), len(parts.constraints)
-        solved = model.solve(left.left_s)
-        settled = solved.status in ("optimal", "infeasible")
-        which, *split = solved.split or (0,)
-        longer = with_chain(plans[which], *split) if settled and split else None
-        further = longer is not None
-        if longer is not None:
-            plans[which] = longer
+    models = _Models(opinion.problem, scale, Pace(_OF_MODEL * opinion.left_s))
+    settled, best, bound = models.solve(plans, limit)
+    if first:
+        opinion.variables, opinion.constraints, opinion.models = models.variables, models.constraints, models.models
     if not settled:
         opinion.unfinished = True
         whose = "" if first else " without the answer's plans"
-        opinion.left_out.append(f"the model{whose} was stopped: it has no plan below {solved.bound_s:.4f} s")
-    return settled, None if solved.strategy is None else _balanced(opinion.problem, solved.strategy)
+        opinion.left_out.append(f"the model{whose} was stopped: it has no plan below {bound:.4f} s")
+    return settled, None if best is None else _balanced(opinion.problem, best)
+
+
+class _Models:
+    """One model of all plans, or where that takes long one of each.
+
+    A model is asked again with the chains of passes that hold its best plan up, until it has all of these.
+    """
+
+    def __init__(self, problem: Problem, scale: Scale, pace: Pace) -> None:
+        self._problem, self._scale, self._pace = problem, scale, pace
+        self.variables = self.constraints = self.models = 0
+
+    def solve(self, plans: list[PlanData], limit_s: float) -> tuple[bool, Strategy | None, float]:
+        """Whether it is settled; the best plan within a limit in seconds, None where there is none; and what none is
+        below."""
+        left, share = self._pace.left_s or 0.0, max(_OF_ONE_S, _OF_EACH_S * len(plans))
+        solved = self._solved(plans, limit_s, Pace(left if len(plans) == 1 else min(left, share)))
+        if solved.status in _SETTLED or len(plans) == 1:
+            return solved.status in _SETTLED, solved.strategy, solved.bound_s
+        best, lowest = None, limit_s
+        for plan in plans:
+            alone = self._solved([plan], limit_s, self._pace)
+            if alone.status not in _SETTLED:
+                return False, best, max(solved.bound_s, min(lowest, alone.bound_s))
+            if alone.strategy is not None:
+                best, lowest = alone.strategy, alone.step_time_s
+                limit_s = min(limit_s, lowest)
+        return True, best, lowest
+
+    def _solved(self, plans: list[PlanData], limit_s: float, pace: Pace) -> Solved:
+        from cpsolver.search.compile.model import CompiledModel, with_chain
+
+        while True:
+            model = CompiledModel(self._problem, plans, self._scale, 0.0, limit_s)
+            solved = model.solve(pace.left_s)
+            which, *split = solved.split or (0,)
+            longer = with_chain(plans[which], *split) if solved.status == "optimal" and split else None
+            if longer is None:
+                break
+            plans[which] = longer
+        if solved.status in _SETTLED:
+            self.models += 1
+            self.variables += len(model.model.proto.variables)
+            self.constraints += len(model.model.proto.constraints)
+        return solved
 
 
 def _weight(table: Coefficients, row: int) -> float:

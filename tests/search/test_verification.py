@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from cpsolver.cost.shard import Floats, Ints
+from cpsolver.doors.report.goals import verification_line
 from cpsolver.problem.problem import Problem
 from cpsolver.search import frontier, opening, verification
 from cpsolver.search.bounds import bounds
@@ -40,6 +41,26 @@ def test_a_right_answer_is_confirmed() -> None:
     assert told.constraints > told.plans
     assert 0 < told.solved <= told.sampled == verification._SAMPLE
     assert told.findings == ()
+
+
+def test_where_one_model_takes_long_each_plan_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They find what the one does: the answer's first plan, and nothing without the answer's."""
+    problem = small(pin={"pp": 2})
+    result = search(problem)
+    together = verify(problem, result)
+    true = verification._Models._solved
+
+    def of_few(models: verification._Models, plans: list[Any], *given: Any) -> Any:
+        solved = true(models, plans, *given)
+        return solved if len(plans) == 1 else replace(solved, status="unknown")
+
+    monkeypatch.setattr(verification._Models, "_solved", of_few)
+    apart = verify(problem, result)
+    assert (together.models, together.verdict, apart.verdict) == (1, "confirmed", "confirmed")
+    assert apart.models > apart.plans / 2
+    assert "CP-SAT models of all" in verification_line(apart)
+    lacking = verify(problem, replace(result, plans=result.plans[1:]))
+    assert any("better than the first plan" in each for each in lacking.findings)
 
 
 @pytest.mark.full

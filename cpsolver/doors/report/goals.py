@@ -185,10 +185,13 @@ def verification_line(told: Verification | None) -> str:
     """What a second opinion came to; empty where none was asked for."""
     if told is None:
         return ""
-    model = say(
-        "one CP-SAT model of all {plans} with bounds up to {margin} beyond it ",
-        plans=plural(told.plans, "plan"),
-        margin=percent(told.margin),
+    close = {"plans": plural(told.plans, "plan"), "margin": percent(told.margin)}
+    model = (
+        say(
+            "{models:,} CP-SAT models of all {plans} with bounds up to {margin} beyond it ", models=told.models, **close
+        )
+        if told.models > 1
+        else say("one CP-SAT model of all {plans} with bounds up to {margin} beyond it ", **close)
     )
     model += (
         say(
