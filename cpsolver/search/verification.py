@@ -248,9 +248,9 @@ class _Models:
             return solved.status in _SETTLED, solved.strategy, solved.bound_s
         best, lowest = None, limit_s
         for plan in plans:
-            alone = self._solved([plan], limit_s, self._pace)
-            if alone.status not in _SETTLED:
-                return False, best, max(solved.bound_s, min(lowest, alone.bound_s))
+            alone = None if self._pace.late else self._solved([plan], limit_s, self._pace)
+            if alone is None or alone.status not in _SETTLED:
+                return False, best, solved.bound_s
             if alone.strategy is not None:
                 best, lowest = alone.strategy, alone.step_time_s
                 limit_s = min(limit_s, lowest)
