@@ -66,9 +66,10 @@ def _chains(sizes: PipelineSizes, group: int) -> Ints:
     last[stages, stages, 1] = (vpp - 1) * of_last + 1 + after_warm - units
     busy, first, last = busy_at(sizes), first + behind, last + behind
     both = (busy + first + last)[warm < units - 1]  # of others the first backward comes after all forwards
-    found = [*busy, *(busy + first), *(busy + last), *both]
-    if vpp > 1:
-        found += _by_way_of_another(sizes) if group == m else _by_way_of_last(sizes, busy[0])
+    if vpp > 1 and group < m:
+        found = [*busy, *(busy + first), *_by_way_of_last(sizes, busy[0])]
+    else:
+        found = [*busy, *(busy + first), *(busy + last), *both, *(_by_way_of_another(sizes) if vpp > 1 else ())]
     return np.unique(found, axis=0)
 
 

@@ -24,7 +24,7 @@ one's backward: one microbatch and a layer.
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -193,7 +193,11 @@ def simulate(
     order = _order(pp, vpp, microbatches, group, beside)
     micro, chunk, at = order.microbatch, order.chunk, order.at
     duration_s = _by_position(at, forward[:, chunk, micro], backward[:, vpp - 1 - chunk, micro], np.float64)
-    start, end = _run(order, *order.inputs(delay[:, micro]), duration_s)
+    wait_s = order.inputs(delay[:, micro])[1] if delay.any() else None
+    end = _run(order, wait_s, duration_s)
+    # Only what an event waits for tells when it starts, its end being a rounded sum.
+    start = np.maximum(end[order.before], end[order.source] + (0.0 if wait_s is None else wait_s))
+    end = end[:-1]
     makespan_s = float(end.max())
     return Timeline(
         stage=np.repeat(np.arange(pp), 2 * len(micro)),
@@ -228,11 +232,9 @@ def longest_chain(
     seconds = [np.asarray(each, dtype=np.float64)[:, None] for each in (forward_s, backward_s)]
     pp = len(seconds[0])
     order = _order(pp, vpp, microbatches, group, beside)
-    source, wait = order.inputs(np.zeros((pp, microbatches * vpp)))
-    duration_s = _by_position(order.at, seconds[0], seconds[1], np.float64)
-    end = _run(order, source, wait, duration_s)[1]
-    before = _before(order)
-    waited = np.where(np.append(end, -1.0)[source] > np.append(end, -1.0)[before], source, before).tolist()
+    end = _run(order, None, _by_position(order.at, seconds[0], seconds[1], np.float64))
+    source, before = order.source, order.before
+    waited = np.where((end[source] > end[before]) & (source >= 0) | (before < 0), source, before).tolist()
     on_chain, event = [], int(end.argmax())
     while event >= 0:
         on_chain.append(event)
@@ -316,6 +318,27 @@ class _Order:
     paired: BoolArray
     turn: IntArray
 
+    @cached_property
+    def source(self) -> IntArray:
+        """For every event, the event it waits for (-1: none)."""
+        return self.inputs(np.zeros(self.at[0].shape))[0]
+
+    @cached_property
+    def before(self) -> IntArray:
+        """For every event, the one before it on its stage (-1: none)."""
+        pp, count = self.at[0].shape
+        before = np.arange(-1, 2 * pp * count - 1)
+        before[:: 2 * count] = -1
+        return before
+
+    @cached_property
+    def waits(self) -> tuple[list[int], list[int]]:
+        """Of the events in turn those that each waits for: before it on its stage, and the source of its input; they
+        are counted in turn from 1 (0: none)."""
+        number = np.empty(len(self.turn) + 1, dtype=np.int64)
+        number[self.turn], number[-1] = np.arange(1, len(self.turn) + 1), 0
+        return number[self.before[self.turn]].tolist(), number[self.source[self.turn]].tolist()
+
     def inputs(self, delay_s: FloatArray) -> tuple[IntArray, FloatArray]:
         """For every event, the event it waits for (-1: none) and how long that one's output travels."""
         at, chunk = self.at, self.chunk
@@ -331,7 +354,7 @@ class _Order:
         )
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=8)
 def _order(pp: int, vpp: int, microbatches: int, group: int | None, beside: bool) -> _Order:
     """That of a schedule; see `simulate`."""
     check_sizes(pp, vpp, microbatches, group)
@@ -370,24 +393,22 @@ def _inputs(at: IntArray, delay_s: FloatArray, before: IntArray) -> tuple[IntArr
     return source, wait
 
 
-def _before(order: _Order) -> IntArray:
-    """For every event, the one before it on its stage (-1: none)."""
-    pp, count = order.at[0].shape
-    before = np.arange(-1, 2 * pp * count - 1)
-    before[:: 2 * count] = -1
-    return before
-
-
-def _run(order: _Order, source: IntArray, wait_s: FloatArray, duration_s: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Start and end of every event; each stage runs its events in order, waiting for their inputs."""
-    before, turn = _before(order), order.turn
-    ends = [0.0] * (len(source) + 1)  # the last stands for no event
-    columns = (column[turn].tolist() for column in (before, source, wait_s, duration_s))
-    for event, previous, needed, wait, seconds in zip(turn.tolist(), *columns, strict=True):
-        free, there = ends[previous], ends[needed] + wait
-        ends[event] = (free if free > there else there) + seconds
-    end = np.array(ends)
-    return np.maximum(end[before], end[source] + wait_s), end[:-1]
+def _run(order: _Order, wait_s: FloatArray | None, duration_s: FloatArray) -> FloatArray:
+    """End of every event, and 0 for none; each stage runs its events in order, waiting for their inputs, which travel
+    for `wait_s` (None: for no time)."""
+    before, source = order.waits
+    seconds, ends = duration_s[order.turn].tolist(), [0.0]
+    if wait_s is None:
+        for previous, needed, own in zip(before, source, seconds, strict=True):
+            free, there = ends[previous], ends[needed]
+            ends.append((free if free > there else there) + own)
+    else:
+        for previous, needed, wait, own in zip(before, source, wait_s[order.turn].tolist(), seconds, strict=True):
+            free, there = ends[previous], ends[needed] + wait
+            ends.append((free if free > there else there) + own)
+    found = np.zeros(len(ends))
+    found[order.turn] = ends[1:]
+    return found
 
 
 def _checked_durations(forward_s: ArrayLike, backward_s: ArrayLike, p2p_s: ArrayLike | None, m: int) -> Durations:
