@@ -1,4 +1,4 @@
-"""What a step takes by formula with schedules other than 1F1B: the longest of sums over the stages' passes."""
+"""What a step takes as the longest of sums over the stages' passes: chains of which each waits for the one before."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.problem.problem import Problem
 from cpsolver.search.device_counts import count_bounds
 from cpsolver.search.objective import objective_of
 from cpsolver.search.search import search
@@ -50,21 +52,25 @@ def test_schedules_agree_with_brute_force(start: int, count: int) -> None:
         assert {name: tally[name] for name, share in SHARES.items() if tally[name] < share * tally["problems"]} == {}
 
 
+def held_by_half(make: Callable[[int], Problem], start: int, count: int, largest: int) -> Counter[str]:
+    """What `held` counts of so many problems, every other one with bent tables."""
+    tally: Counter[str] = Counter()
+    for bend in (0, 1):
+        tally += held(make, range(start + bend, start + count, 2), largest, bool(bend))
+    return tally
+
+
 @pytest.mark.parametrize(("start", "count"), [(500, 8), full(508, 8), night(516, 36)])
 def test_no_bound_of_a_schedule_exceeds_brute_force(start: int, count: int) -> None:
     """52 problems, half of them with bent tables."""
-    tally: Counter[str] = Counter()
-    for bend in (0, 1):
-        tally += held(split_problem, range(start + bend, start + count, 2), 400, bool(bend))
+    tally = held_by_half(split_problem, start, count, 400)
     assert tally["fit"] > count / 2
     assert tally["tight"] > 0.6 * tally["fit"]
 
 
 @pytest.mark.parametrize(("start", "count"), [(0, 16), full(16, 60), night(76, 900)])
 def test_no_bound_of_1f1b_on_one_chip_type_exceeds_brute_force(start: int, count: int) -> None:
-    tally: Counter[str] = Counter()
-    for bend in (0, 1):
-        tally += held(one_chip_problem, range(start + bend, start + count, 2), 400, bool(bend))
+    tally = held_by_half(one_chip_problem, start, count, 400)
     assert tally["fit"] > count / 4
     assert tally["tight"] > 0.6 * tally["fit"]
 
@@ -85,9 +91,7 @@ def test_stages_placed_as_a_v_agree_with_brute_force(start: int, count: int) -> 
 
 @pytest.mark.parametrize(("start", "count"), [(1000, 3), full(1003, 7), night(1010, 22)])
 def test_no_bound_of_a_v_exceeds_brute_force(start: int, count: int) -> None:
-    tally: Counter[str] = Counter()
-    for bend in (0, 1):
-        tally += held(v_problem, range(start + bend, start + count, 2), 600, bool(bend))
+    tally = held_by_half(v_problem, start, count, 600)
     assert tally["fit"] > count / 4
     assert tally["tight"] > 0.5 * tally["fit"]
 
@@ -116,9 +120,7 @@ def test_plans_that_differ_in_the_last_stage_alone_have_times_of_their_own(seed:
 
 @pytest.mark.parametrize(("start", "count"), [(1000, 2), full(1002, 8), night(1010, 50)])
 def test_no_bound_of_both_ways_exceeds_brute_force(start: int, count: int) -> None:
-    tally: Counter[str] = Counter()
-    for bend in (0, 1):
-        tally += held(both_ways_problem, range(start + bend, start + count, 2), 800, bool(bend))
+    tally = held_by_half(both_ways_problem, start, count, 800)
     assert tally["fit"] > count / 4
     assert tally["tight"] > 0.5 * tally["fit"]
 
@@ -141,9 +143,7 @@ def test_breadth_first_agrees_with_brute_force(start: int, count: int) -> None:
 
 @pytest.mark.parametrize(("start", "count"), [(1002, 2), full(1004, 10)])
 def test_no_bound_of_breadth_first_exceeds_brute_force(start: int, count: int) -> None:
-    tally: Counter[str] = Counter()
-    for bend in (0, 1):
-        tally += held(one_group_problem, range(start + bend, start + count, 2), 600, bool(bend))
+    tally = held_by_half(one_group_problem, start, count, 600)
     assert tally["fit"] > 0
     assert tally["tight"] > 0.4 * tally["fit"]
 

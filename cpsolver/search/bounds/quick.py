@@ -366,6 +366,7 @@ def _by_events(
         before = pp - 1 - fewer - (last - 1) / 2
         return (times + before / vpp) * full - times * np.minimum(saved[0], saved[1] / last) - of_all / vpp
 
+    # Of more stages the mean saves less and has less before it: it is the longest where both change alike.
     few = np.sqrt(2 * times * vpp * saved[1] / np.maximum(full, _NOTHING)).round()
     even = np.maximum(mean(np.ones(len(rows))), mean(np.clip(few, 1, pp - fewer)))
     uneven = events_in_all(rows, slice(None), np.maximum(slowest, full + place - saved[0]), total)

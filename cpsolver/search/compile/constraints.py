@@ -188,7 +188,7 @@ def step_time(
     """The expression to minimise, and by how much it is a multiple of the step time (so that 1/vpp is whole).
 
     Step time: (m - 1/vpp) * slowest stage + sum of the stages / vpp + what follows the pipeline on the worst stage;
-    where backward is split, that of its `StepForm` in place of the first two. `most` is the largest step time of
+    or what a `StepForm` has in place of the first two. `most` is the largest step time of
     interest, in integer steps.
     """
     factor = lcm(*(plan.multiple for plan in plans))

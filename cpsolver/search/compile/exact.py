@@ -4,7 +4,7 @@ Exact for the integers that the solver gets wherever every stage chooses its rec
 given to it: then a stage's least time is a table by its layers (and by where they lie, with layers of several kinds),
 and nothing else ties stages together but their number of layers and the two maxima in the objective, the slowest stage
 and what follows the pipeline. Under limits on these two the least sum of the stages is a shortest path over layers
-placed (`_shortest`); `_descend` finds the limits. Where backward is split more than these two tie stages: chains.py.
+placed (`_shortest`); `_descend` finds the limits. Where a step is a StepForm more than these two tie stages: chains.py.
 
 What it says is a lower bound on every plan that the solver's model allows: the model has these layers, options, memory
 limits and integers, and may only have more constraints (a launcher's split of layers, pins). The solver starts from the
@@ -95,11 +95,11 @@ class Splitter:
         return self._pairs * slowest + total + self._plan.multiple * int(self._afters[0])
 
     def _works(self, slowest: int) -> int:
-        """What a stage makes a step take at least, whatever the others do, where backward is split."""
+        """What a stage makes a step take at least, whatever the others do, where a step is a StepForm."""
         return self._plan.multiple * (self._plan.microbatches * slowest + int(self._afters[0]))
 
     def _chain_splits(self, form: StepForm, seconds: Ints) -> ChainSplits:
-        """The splits of a plan whose backward is split, by the place where stages begin."""
+        """The splits of a plan whose step is a StepForm, by the place where stages begin."""
         fits = (seconds < NEVER) & (self._length >= self._least)
         parts = np.zeros((PASS_PARTS, *seconds.shape), dtype=np.int64)
         for part, table in zip(parts, (np.where(fits, seconds, 0), *self._passes.values()), strict=False):

@@ -1,8 +1,8 @@
 """A first split of a plan and proven lower bounds, from the same integers that the solver gets.
 
 `exact` finds the best split for a choice of options that leaves every stage to itself: always where stages choose on
-their own, layers are of several kinds, or backward is split. Otherwise `guess` comes first, and `exact` where that does
-not settle it and there are few choices.
+their own, layers are of several kinds, or a step is a StepForm. Otherwise `guess` comes first, and `exact` where that
+does not settle it and there are few choices.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def warm_start(
 
     `by_stage`: every stage chooses its option for itself. A launcher's split of layers is not looked at, nor that the
     head may stand for no more layers than a chunk has. Once it is `late` any split will do, and where no split has an
-    objective up to the `limit` none need be there. `known`: a split of a plan whose backward is split, with a lower
+    objective up to the `limit` none need be there. `known`: a split of a plan whose step is a StepForm, with a lower
     bound on all.
     """
     if plan.needed < plan.pp:
@@ -126,7 +126,7 @@ class _Choices:
         return replace(best, slowest=min(slowest), lower=min(lower))
 
     def _best_of(self, choice: Choice, slowest: int, known: int, floor: int, limit: int) -> Split:
-        """The best split of a choice; where backward is split none is looked for above the limit, if there is proof
+        """The best split of a choice; by chains none is looked for above the limit, if there is proof
         that all are."""
         if not self._by_chains:
             return self._splitter.best(choice, slowest, known)
