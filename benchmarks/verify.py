@@ -37,7 +37,7 @@ result)`. The search solves plans one by one, best bound first. The second opini
   model**: degrees, flags, chips of stages, layers and recomputation are its variables. It is solved without a bound or
   hint of the search, for plans no slower than the answer's first, and has to find that one; solved again without
   the answer's plans (or their layout families), it may hold nothing better than the last of them. Where it takes more
-  than a tenth of a second for each of its plans these are solved in models of their own;
+  than two seconds, and a tenth of one for each of its plans, these are solved in models of their own;
 - draws 48 candidates from all there are, half of them beside the answer, and solves each by itself: none may be faster
   than its bound, nor better than the answer.
 
