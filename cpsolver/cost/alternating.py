@@ -12,13 +12,10 @@ from itertools import product
 
 import numpy as np
 
-from cpsolver.cost.pipeline_events import MOST_EVENTS, longest_chain, warmups
+from cpsolver.cost.pipeline_events import warmups
+from cpsolver.cost.repeating import longest_chain
 from cpsolver.cost.shard import Floats, Ints
 from cpsolver.cost.step_form import PASS_PARTS, PipelineSizes, StepForm
-
-_SETTLED = 12
-"""From so many times pp microbatches on each pp of them are taken to make a step as much longer as the last: within
-0.5 % (tests/cost/test_alternating.py)."""
 
 
 def step_form(sizes: PipelineSizes, group: int | None = None) -> StepForm:
@@ -120,25 +117,7 @@ def _warmups(sizes: PipelineSizes, group: int) -> Ints:
 
 
 def _longest(sizes: PipelineSizes, group: int, parts: Floats) -> Ints | None:
-    """`StepForm.further`: the schedule is run, and for fewer microbatches where these are too many, if it repeats."""
-    few = few_microbatches(sizes, group)
-    if few is None:
-        return None
+    """`StepForm.further`: the schedule is run."""
     whole, forward = parts[:2] / sizes.vpp
-    more = (sizes.microbatches - few) // sizes.pp
-    counts = [few - back * sizes.pp for back in range(3 if more else 1)]
-    last, *before = (longest_chain(forward, whole - forward, m, sizes.vpp, group, sizes.beside) for m in counts)
-    if not more:
-        return by_passes(last)
-    period = last - before[0]
-    return by_passes(last + more * period) if (period == before[0] - before[1]).all() else None
-
-
-def few_microbatches(sizes: PipelineSizes, group: int) -> int | None:
-    """With how many microbatches a step is run: all, or where these are too many so many that others take as long as
-    the last `pp` of them; None: no step is run at all."""
-    most = MOST_EVENTS // (2 * sizes.pp * sizes.vpp)
-    if sizes.microbatches <= most:
-        return sizes.microbatches
-    few = sizes.microbatches - -(-(sizes.microbatches - min(most, _SETTLED * sizes.pp)) // sizes.pp) * sizes.pp
-    return few if group == sizes.pp and few > 2 * sizes.pp else None
+    chain = longest_chain(sizes, group, forward, whole - forward)
+    return None if chain is None else by_passes(chain)

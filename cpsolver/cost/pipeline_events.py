@@ -190,58 +190,25 @@ def simulate(
     """
     forward, backward, delay = _checked_durations(forward_s, backward_s, p2p_s, microbatches)
     pp, vpp, _ = forward.shape
-    order = _order(pp, vpp, microbatches, group, beside)
+    order = order_of(pp, vpp, microbatches, group, beside)
     micro, chunk, at = order.microbatch, order.chunk, order.at
-    duration_s = _by_position(at, forward[:, chunk, micro], backward[:, vpp - 1 - chunk, micro], np.float64)
+    duration_s = by_position(at, forward[:, chunk, micro], backward[:, vpp - 1 - chunk, micro], np.float64)
     wait_s = order.inputs(delay[:, micro])[1] if delay.any() else None
-    end = _run(order, wait_s, duration_s)
+    end = ends_s(order, wait_s, duration_s)
     # Only what an event waits for tells when it starts, its end being a rounded sum.
     start = np.maximum(end[order.before], end[order.source] + (0.0 if wait_s is None else wait_s))
     end = end[:-1]
     makespan_s = float(end.max())
     return Timeline(
         stage=np.repeat(np.arange(pp), 2 * len(micro)),
-        kind=_by_position(at, "F", "B", np.dtype("<U1")),
-        microbatch=_by_position(at, micro, micro, np.int64),
-        chunk=_by_position(at, chunk, vpp - 1 - chunk, np.int64),
+        kind=by_position(at, "F", "B", np.dtype("<U1")),
+        microbatch=by_position(at, micro, micro, np.int64),
+        chunk=by_position(at, chunk, vpp - 1 - chunk, np.int64),
         start_s=start,
         end_s=end,
         makespan_s=makespan_s,
         idle_s=makespan_s - duration_s.reshape(pp, -1).sum(axis=1),
     )
-
-
-def longest_chain(
-    forward_s: ArrayLike,
-    backward_s: ArrayLike,
-    microbatches: int,
-    vpp: int,
-    group: int | None = None,
-    beside: bool = False,
-) -> IntArray:
-    """The passes that make a step as long as it is: chunks' forwards and backwards of every stage, (pp, 2).
-
-    They are those before the last one to end, each of which another had to wait for, sending free.
-
-    Args:
-        forward_s: seconds of one microbatch's forward through any chunk of each stage, (pp,).
-        backward_s: the same of its backward.
-        microbatches, group, beside: as `simulate`, which says what raises.
-        vpp: virtual-pipeline size.
-    """
-    seconds = [np.asarray(each, dtype=np.float64)[:, None] for each in (forward_s, backward_s)]
-    pp = len(seconds[0])
-    order = _order(pp, vpp, microbatches, group, beside)
-    end = _run(order, None, _by_position(order.at, seconds[0], seconds[1], np.float64))
-    source, before = order.source, order.before
-    waited = np.where((end[source] > end[before]) & (source >= 0) | (before < 0), source, before).tolist()
-    on_chain, event = [], int(end.argmax())
-    while event >= 0:
-        on_chain.append(event)
-        event = waited[event]
-    place = np.arange(pp)[:, None] * 2 + np.array([0, 1])
-    kind = _by_position(order.at, place[:, :1], place[:, 1:], np.int64)
-    return np.asarray(np.bincount(kind[on_chain], minlength=2 * pp).reshape(pp, 2))
 
 
 def check_sizes(pp: int, vpp: int, microbatches: int, group: int | None = None) -> None:
@@ -293,7 +260,7 @@ def _positions(warmups: IntArray, count: int) -> tuple[IntArray, IntArray]:
     return forward_at, backward_at
 
 
-def _by_position(
+def by_position(
     at: tuple[IntArray, IntArray], of_forward: ArrayLike, of_backward: ArrayLike, dtype: Any
 ) -> NDArray[Any]:
     """Values of the forwards and backwards, each broadcast to (pp, m * vpp), in the order of the events."""
@@ -306,7 +273,7 @@ def _by_position(
 
 
 @dataclass(frozen=True)
-class _Order:
+class Order:
     """What stages run: microbatch, forward chunk and size of the group of every unit, (m * vpp,); where its forward and
     backward stand `at` each stage; which forwards leave with the backward that follows (`paired`, (pp, m * vpp)); and
     all events in an order in which none waits for a later one (`turn`)."""
@@ -349,20 +316,20 @@ class _Order:
         # the other way round
         source_b, wait_b = _inputs((at[1] + first)[::-1], np.roll(delay_s[::-1], -1, axis=0), before)
         return (
-            _by_position(at, source_f, source_b[::-1], np.int64),
-            _by_position(at, wait_f, wait_b[::-1], np.float64),
+            by_position(at, source_f, source_b[::-1], np.int64),
+            by_position(at, wait_f, wait_b[::-1], np.float64),
         )
 
 
 @lru_cache(maxsize=8)
-def _order(pp: int, vpp: int, microbatches: int, group: int | None, beside: bool) -> _Order:
+def order_of(pp: int, vpp: int, microbatches: int, group: int | None, beside: bool) -> Order:
     """That of a schedule; see `simulate`."""
     check_sizes(pp, vpp, microbatches, group)
     units = np.arange(microbatches * vpp)
     warmup = warmups(pp, vpp, microbatches, group, beside)
     paired = np.asarray(beside & (units >= warmup[:, None]))
     at = _positions(warmup, len(units))
-    return _Order(*_units(pp, vpp, microbatches, group), at, paired, _turns(at, vpp, group, beside))
+    return Order(*_units(pp, vpp, microbatches, group), at, paired, _turns(at, vpp, group, beside))
 
 
 def _turns(at: tuple[IntArray, IntArray], vpp: int, group: int | None, beside: bool) -> IntArray:
@@ -375,7 +342,7 @@ def _turns(at: tuple[IntArray, IntArray], vpp: int, group: int | None, beside: b
     unit, stage = np.arange(count), np.arange(pp)[:, None] * (2 if vpp == 1 else 4)
     warmup = pp - 1 if vpp == 1 else 2 * (pp - 1) + (vpp - 1) * (group or pp)
     backward = 4 * (warmup + beside + unit) + 1 - stage
-    return np.argsort(_by_position(at, stage + 4 * unit, backward, np.int64), kind="stable")
+    return np.argsort(by_position(at, stage + 4 * unit, backward, np.int64), kind="stable")
 
 
 def _inputs(at: IntArray, delay_s: FloatArray, before: IntArray) -> tuple[IntArray, FloatArray]:
@@ -393,7 +360,7 @@ def _inputs(at: IntArray, delay_s: FloatArray, before: IntArray) -> tuple[IntArr
     return source, wait
 
 
-def _run(order: _Order, wait_s: FloatArray | None, duration_s: FloatArray) -> FloatArray:
+def ends_s(order: Order, wait_s: FloatArray | None, duration_s: FloatArray) -> FloatArray:
     """End of every event, and 0 for none; each stage runs its events in order, waiting for their inputs, which travel
     for `wait_s` (None: for no time)."""
     before, source = order.waits

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cpsolver.cost.alternating import few_microbatches
+from cpsolver.cost import repeating
 from cpsolver.cost.critical_paths import PERIOD, SETTLED
 from cpsolver.cost.pass_graph import steps_s
 from cpsolver.cost.pipeline_events import MOST_EVENTS, Timeline, detour_s, simulate
@@ -97,20 +97,14 @@ def makespan_s(strategy: Strategy, stages: Sequence[StageEvaluation], microbatch
         return _makespan_of_a_v(strategy, stages, microbatches)
     sizes = PipelineSizes(strategy.pp, strategy.vpp, microbatches, strategy.expert_overlap)
     group = microbatches if strategy.schedule in ONE_GROUP else strategy.pp
-    few = None if schedule.splits_backward else few_microbatches(sizes, group)
-    if few is None:
+    if schedule.splits_backward:
         return None
     waits = np.array([stage.pipeline_p2p_s for stage in stages]) / 2
-    passes = (np.array([getattr(stage, name) for stage in stages]) + waits for name in ("forward_s", "backward_s"))
-    forward, backward = (np.repeat(seconds[:, None] / strategy.vpp, strategy.vpp, axis=1) for seconds in passes)
-
-    def of_first(count: int) -> float:
-        return simulate(forward, backward, count, group=group, beside=strategy.expert_overlap).makespan_s
-
-    last = of_first(few)
-    if few == microbatches:
-        return last
-    return last + (last - of_first(few - strategy.pp)) * (microbatches - few) / strategy.pp
+    forward, backward = (
+        (np.array([getattr(stage, name) for stage in stages]) + waits) / strategy.vpp
+        for name in ("forward_s", "backward_s")
+    )
+    return repeating.makespan_s(sizes, group, forward, backward)
 
 
 def _makespan_of_a_v(strategy: Strategy, stages: Sequence[StageEvaluation], microbatches: int) -> float | None:

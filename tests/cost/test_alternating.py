@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cpsolver.cost import alternating
-from cpsolver.cost.alternating import few_microbatches, step_form
-from cpsolver.cost.pipeline_events import MOST_EVENTS, simulate
+from cpsolver.cost.alternating import step_form
+from cpsolver.cost.pipeline_events import simulate
 from cpsolver.cost.shard import Floats
 from cpsolver.cost.step_form import PASS_PARTS, PipelineSizes, StepForm
 from tests.cost.test_breadth_first import balanced
@@ -70,32 +69,3 @@ def test_the_closed_form_is_within_two_percent_of_the_events_of_500_random_plans
         sizes = PipelineSizes(len(forward), vpp, m if vpp == 1 else -(-m // len(forward)) * len(forward))
         off.append(step_form(sizes).step_s(parts_of(forward, backward)) / events_s(sizes, forward, backward) - 1)
     assert -0.02 < min(off) <= max(off) < 1e-9
-
-
-@pytest.mark.parametrize("count", first(1, (20, 300)))
-def test_of_very_many_microbatches_few_are_run(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chains found with them are of all, at most 0.5 % less than the events."""
-    monkeypatch.setattr(alternating, "MOST_EVENTS", 3000)
-    few = 0
-    for seed in range(count):
-        rng = np.random.default_rng(seed)
-        pp, vpp = int(rng.integers(2, 9)), int(rng.integers(1, 5))
-        sizes = PipelineSizes(pp, vpp, pp * int(rng.integers(20, 60)) + int(vpp == 1))
-        forward = rng.uniform(0.9, 1.1, pp)
-        backward = forward * rng.uniform(1.8, 2.2, pp)
-        form, parts, events = step_form(sizes), parts_of(forward, backward), events_s(sizes, forward, backward)
-        assert 0.995 * events < completed(form, parts).step_s(parts) < events * (1 + 1e-9), seed
-        assert form.further is not None
-        chain = form.further(parts)
-        assert chain is None or 0.98 * events < (chain * parts.T).sum() / vpp < events * (1 + 1e-9), seed
-        run = few_microbatches(sizes, pp)
-        assert run is not None
-        assert (sizes.microbatches - run) % pp == 0
-        few += run < sizes.microbatches
-    assert few > count / 4
-
-
-def test_where_microbatches_pass_a_chunk_all_together_none_are_left_out() -> None:
-    most = MOST_EVENTS // (2 * 2 * 2)
-    assert few_microbatches(PipelineSizes(2, 2, most), most) == most
-    assert few_microbatches(PipelineSizes(2, 2, most + 1), most + 1) is None
