@@ -96,8 +96,8 @@ def _counts(sizes: PipelineSizes, group: int, stage_s: Floats) -> Iterator[int]:
         slowest = stage_s.max()
         ahead = stage_s[stage_s < slowest * (1 - _ALIKE)].max(initial=0.0)
         settled = _FEW + slowest / ((slowest - ahead) or 1.0) / (pp * sizes.vpp)
-        settled = settled if whole else min(settled, _ENOUGH, (most - over) // pp)
-        for times in sorted({_FEW, ceil(settled)}):
+        least = [ceil(settled)] if whole else [ceil(min(settled, _ENOUGH)), min(_ENOUGH, (most - over) // pp)]
+        for times in sorted({_FEW, *least}):
             if times >= _LEAST and times * pp + over <= (2 * m // 3 if whole else most):
                 yield times * pp + over
     if whole:
