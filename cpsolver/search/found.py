@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeAlias
 
+from cpsolver.cost.memory import StageBytes
 from cpsolver.cost.schedules import found_by_events, runs_events
 from cpsolver.cost.stage import ChipTimes
 from cpsolver.evaluation.evaluate import chip_times, evaluate
@@ -15,39 +18,73 @@ from cpsolver.plans.dimensions import ROW, family
 from cpsolver.plans.folding import folded, unfolded
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
-from cpsolver.rules import violations
+from cpsolver.rules import structure_violations, violations
 from cpsolver.search.objective import Objective
 from cpsolver.search.result import EventsRun
+
+if TYPE_CHECKING:
+    from cpsolver.search.compile.model import Solved
+
+Ask: TypeAlias = "Callable[[], Solved]"
+_PLANS = 4
+"""So many plans' memory is kept."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """A solved plan; `score` by formula, `true` with the schedule run event by event."""
+    """A solved plan; `score` by formula, `true` with the schedule run event by event. `ask`: as `compile.model.Solved`,
+    None where CP-SAT was asked."""
 
     score: float
     true: float
     strategy: Strategy
     evaluation: Evaluation
+    ask: Ask | None = None
+
+    @cached_property
+    def key(self) -> tuple[object, ...]:
+        """What tells it apart from others, as `Strategy.key`."""
+        return self.strategy.key()
+
+    @cached_property
+    def family(self) -> tuple[object, ...]:
+        """Its layout family."""
+        return family(self.strategy)
+
+    @cached_property
+    def place(self) -> tuple[object, ...]:
+        """Among equally fast plans: those with equal degrees come first, then by what tells plans apart."""
+        return self.evaluation.formula_s, self.strategy.unequal, self.key
 
 
-class PlanTimes:
-    """Times of the chip types of plans, made once for all plans of the same degrees on the same types."""
+class Predictions:
+    """What plans of one problem give: times of chip types are made once for all plans of the same degrees on the same
+    types, and a plan's memory once for as long as few others come between."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[object, ...], ChipTimes] = {}
+        self._times: dict[tuple[object, ...], ChipTimes] = {}
+        self._memory: dict[Strategy, list[StageBytes]] = {}
 
-    def of(self, problem: Problem, strategy: Strategy) -> ChipTimes:
-        """As `evaluate.chip_times`."""
+    def of(self, problem: Problem, strategy: Strategy, by_formula: bool = False) -> Evaluation:
+        """As `evaluate.evaluate`."""
+        known = self._memory.get(strategy)
+        told = evaluate(problem, strategy, known, by_formula, self._times_of(problem, strategy))
+        while len(self._memory) >= _PLANS:
+            del self._memory[next(iter(self._memory))]
+        self._memory[strategy] = [stage.memory for stage in told.stages]
+        return told
+
+    def _times_of(self, problem: Problem, strategy: Strategy) -> ChipTimes:
         apart = [dict.fromkeys(of_stages) for of_stages in (strategy.stage_meshes, strategy.stage_chips)]
         key = (strategy.devices, folded(strategy).slots, *(getattr(strategy, name) for name in ROW), *map(tuple, apart))
-        if key not in self._known:
-            self._known[key] = chip_times(problem, strategy)
-        return self._known[key]
+        if key not in self._times:
+            self._times[key] = chip_times(problem, strategy)
+        return self._times[key]
 
 
 def in_order(found: Found) -> tuple[object, ...]:
-    """Of equally fast plans those with equal degrees come first, then by what tells plans apart."""
-    return found.score, found.evaluation.formula_s, found.strategy.unequal, found.strategy.key()
+    """The best score comes first."""
+    return found.score, *found.place
 
 
 def by_events(found: Found) -> tuple[object, ...]:
@@ -60,10 +97,9 @@ def first_of_each(
 ) -> list[Found]:
     """The first so many in some order that differ in what tells plans apart: where they are to be `diverse` their
     families."""
-    apart = family if diverse else Strategy.key
     first: dict[tuple[object, ...], Found] = {}
     for plan in sorted(plans, key=order):
-        first.setdefault(apart(plan.strategy), plan)
+        first.setdefault(plan.family if diverse else plan.key, plan)
     return list(first.values())[:top]
 
 
@@ -72,13 +108,13 @@ def last_by_events(plans: Iterable[Found], own: tuple[object, ...] | None, top: 
     best of its own; infinite while there are fewer."""
     ranked = first_of_each(plans, by_events, own is not None, top)
     known = [plan.true for plan in ranked[top - 1 :]]
-    return min([*known, *(plan.true for plan in ranked if family(plan.strategy) == own)], default=float("inf"))
+    return min([*known, *(plan.true for plan in ranked if plan.family == own)], default=float("inf"))
 
 
-def least_seconds(problem: Problem, strategy: Strategy, times: ChipTimes) -> tuple[float, float]:
+def least_seconds(problem: Problem, strategy: Strategy, told: Predictions) -> tuple[float, float]:
     """A plan's step time by formula, and what it takes at least event by event, without a run."""
-    told = evaluate(problem, strategy, by_formula=True, times=times)
-    return told.formula_s, least_step_s(strategy, told, strategy.microbatches(problem.batch))
+    by_formula = told.of(problem, strategy, by_formula=True)
+    return by_formula.formula_s, least_step_s(strategy, by_formula, strategy.microbatches(problem.batch))
 
 
 def events_run(objective: Objective, plans: Collection[Found], closest: float) -> EventsRun | None:
@@ -103,29 +139,28 @@ def found_by_s(problem: Problem, strategy: Strategy, evaluation: Evaluation) -> 
     return evaluation.step_time_s if by_events else evaluation.formula_s
 
 
-def balanced(problem: Problem, strategy: Strategy, times: ChipTimes | None = None) -> Strategy:
+def balanced(problem: Problem, strategy: Strategy, told: Predictions | None = None) -> Strategy:
     """The same plan with its layers as even as they go without losing time, or else in ascending order by group.
 
-    Optimal splits come in crowds of equals; this picks the one that people expect, and always the same. `times`: see
-    `evaluate.chip_times`.
+    Optimal splits come in crowds of equals; this picks the one that people expect, and always the same. `told`: what
+    plans give, as far as it is known.
     """
     if problem.spec.search.pin.layers is not None or problem.spec.search.forbid.layers is not None:
         return strategy
-    times, own_s = times or chip_times(problem, strategy), None
+    told, own_s = told or Predictions(), None
     by_events = found_by_events(problem, strategy.schedule) and runs_events(problem, strategy.schedule)
-
-    def step_s(plan: Strategy, by_formula: bool) -> float:
-        return evaluate(problem, plan, by_formula=by_formula, times=times).step_time_s
-
     for arrange in (_even, sorted):
         other = _rearranged(strategy, arrange)
         if other == strategy:
             return other
-        if violations(problem, other):
+        if structure_violations(problem, other):
             continue
-        own_s = step_s(strategy, not by_events) if own_s is None else own_s
+        own_s = told.of(problem, strategy, not by_events).step_time_s if own_s is None else own_s
+        by_formula = told.of(problem, other, by_formula=True)
+        if by_formula.step_time_s > own_s or violations(problem, other, by_formula):
+            continue
         # No events take less than the chains of passes: few need be run.
-        if step_s(other, True) <= own_s and (not by_events or step_s(other, False) <= own_s):
+        if not by_events or told.of(problem, other).step_time_s <= own_s:
             return other
     return strategy
 

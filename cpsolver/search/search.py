@@ -12,16 +12,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from cpsolver.evaluation.evaluate import evaluate
-from cpsolver.plans.dimensions import family
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.search.agenda import Agenda, Key, key_of, name_of, row_counts
 from cpsolver.search.bounds.bottleneck import has_many_orders
 from cpsolver.search.device_counts import BranchGroups, branch_groups, device_counts
 from cpsolver.search.found import (
+    Ask,
     Found,
-    PlanTimes,
+    Predictions,
     balanced,
     by_events,
     check_legal,
@@ -38,6 +37,7 @@ from cpsolver.search.objective import Objective, objective_of
 from cpsolver.search.opening import Child, mixes_at_once, opened, rebounded
 from cpsolver.search.pace import OutOfTime, Pace, is_large, plain, with_time_left
 from cpsolver.search.result import Listener, Plan, Progress, Proof, Result, Status, StopReason
+from cpsolver.search.solver_use import SolverUse
 from cpsolver.search.space import Spaces
 
 _CLOSE = 1 - 1e-12
@@ -98,14 +98,14 @@ class _Search:
         self._eager, self._patient = _EAGER, True  # plans may wait apart
         self._scores: dict[Key, float] = {}  # of plans solved, by what tells them apart
         self._found: list[Found] = []
-        self._times = PlanTimes()
+        self._told = Predictions()
         self._close: dict[Key, Found] = {}  # all that were solved, by what tells them apart
         self._closest = INFINITE  # bound on what was not run event by event although it might be better that way
         self._families: dict[tuple[object, ...], float] = {}  # of plans found, where they are to be of different ones
         self._bounded_for = INFINITE  # best score by events for which plans of use by events alone were bounded last
         self._mixes, self._many_orders = mixes_at_once(problem), has_many_orders(problem)
-        self._arrangements = self._solver_calls = self._mesh_solves = 0
-        self._solver_seconds, self._unsettled = 0.0, list[float]()
+        self._arrangements = self._mesh_solves = 0
+        self._solver = SolverUse(self._pace)
         self._objective = replace(objective_of(problem), widest=widest)
         self._groups: BranchGroups | None = None
         self._meshes: MeshSearch | None = None
@@ -133,7 +133,7 @@ class _Search:
             stop = "time_limit"
         except KeyboardInterrupt:
             stop = "interrupted"
-        if self._unsettled and stop == "complete":
+        if self._solver.unsettled and stop == "complete":
             stop = "time_limit"  # nothing else ends a solver early without an exception
         return self._result(stop)
 
@@ -239,7 +239,7 @@ class _Search:
         if self._listener is not None:
             best = self._found[0].score if self._found else INFINITE
             waiting = len(self._agenda) + sum(branch.unopened_rows(INFINITE) for branch in self._opened)
-            counts = len(self._found), waiting, self._solver_calls
+            counts = len(self._found), waiting, self._solver.calls
             self._listener(Progress(self._lowest(), best, *counts, message, self._objective.unit))
 
     # One step of the search
@@ -398,80 +398,74 @@ class _Search:
 
     def _solve(self, node: Node) -> None:
         """Solve one plan for anything better than the K-th best, or than the best of its family."""
-        from cpsolver.search.compile.model import solve_plan
-
-        began, left = self._pace.seconds, 0.0 if self._dives else self._pace.left_s
+        left = 0.0 if self._dives else self._pace.left_s
         chips, rate = np.array(node.chips, dtype=np.int64), node.rate
         limits = self._limit_of(node), self._limit_by_events(node), self._limit_by_formula(node)
         limit_s, *either_s = node.branch.objective.limits_of_plan(limits, rate)
-        solved = solve_plan(node.block.table, node.row, chips, node.seconds, limit_s, left, *either_s)
+        plan = node.block.table, node.row, chips, node.seconds, limit_s, left, *either_s
+        solved = self._solver.solve(node.bound, rate, *plan)
         if solved is None:
             return
-        self._solver_calls += 1
-        self._solver_seconds += self._pace.seconds - began
         node.block.solved.add(node.row)
-        if solved.status in ("unknown", "feasible"):
-            self._unsettled.append(max(solved.bound_s * rate, node.bound))
         if solved.strategy is not None:
             own, key = (node.branch.problem, node.branch.objective), key_of(node)
-            score = self._keep(solved.strategy, *own, (limits[2], limits[1]))
+            score = self._keep(solved.strategy, *own, solved.ask, (limits[2], limits[1]))
             self._scores[key] = min(score, self._scores.get(key, INFINITE))
         self._tell(f"{solved.status}: {name_of(node)}")
 
     def _solve_meshes(self, meshes: MeshSearch, bound: float, plan: MeshPlan) -> None:
         """The same for a plan of meshes."""
-        from cpsolver.search.compile.model import solve_plan
-
-        began, left = self._pace.seconds, self._pace.left_s
         limit = min(self._limit(), self._families.get(meshes.family(plan), INFINITE))
         if bound >= limit:
             return
-        solved = solve_plan(*meshes.exactly(plan), plan.chips, bound, limit, left)
+        solved = self._solver.solve(bound, 1.0, *meshes.exactly(plan), plan.chips, bound, limit, self._pace.left_s)
         if solved is None:
             return
-        self._solver_calls += 1
         self._mesh_solves += 1
-        self._solver_seconds += self._pace.seconds - began
-        if solved.status in ("unknown", "feasible"):
-            self._unsettled.append(max(solved.bound_s, bound))
         if solved.strategy is not None:
-            self._keep(solved.strategy, self._problem, self._objective)
+            self._keep(solved.strategy, self._problem, self._objective, solved.ask)
 
     def _keep(
-        self, strategy: Strategy, problem: Problem, objective: Objective, limits: tuple[float, ...] = ()
+        self,
+        strategy: Strategy,
+        problem: Problem,
+        objective: Objective,
+        ask: Ask | None = None,
+        limits: tuple[float, ...] = (),
     ) -> float:
         """A solved plan's score; it enters the best, in place of one that differs in nothing that tells plans apart.
 
         It does not, and is not run event by event, where it is seen to be over both limits, by formula and by events.
         """
-        times = self._times.of(problem, strategy)
-        even = balanced(problem, strategy, times)
+        even = balanced(problem, strategy, self._told)
         if limits and limits[1] < INFINITE:
-            score, least = objective.both(even, *least_seconds(problem, even, times))
+            score, least = objective.both(even, *least_seconds(problem, even, self._told))
             if score > limits[0] and least * _CLOSE > limits[1]:
                 return score
-        evaluation = evaluate(problem, even, times=times)
+        evaluation = self._told.of(problem, even)
         score, true = objective.both(even, found_by_s(problem, even, evaluation), evaluation.step_time_s)
         if np.isinf(true):
             return score  # late by events alone
         check_legal(self._problem, even, evaluation)
         if np.isinf(score) or true >= self._below:
             return score
-        found = Found(score, true, even, evaluation)
-        self._close[even.key()] = min(found, self._close.get(even.key(), found), key=in_order)
+        found = Found(score, true, even, evaluation, ask)
+        self._close[found.key] = min(found, self._close.get(found.key, found), key=in_order)
         self._found = first_of_each([*self._found, found], in_order, self._diverse, self._top)
         if self._diverse:
-            self._families = {family(plan.strategy): plan.score for plan in self._found}
+            self._families = {plan.family: plan.score for plan in self._found}
         return score
 
     # The answer
 
     def _result(self, stop: StopReason) -> Result:
         left = INFINITE if self._meshes is None else self._meshes.lowest
-        bound = max(0.0, min([self._lowest(), left, *self._unsettled])) if stop != "complete" else self._limit()
+        bound = max(0.0, min([self._lowest(), left, *self._solver.unsettled])) if stop != "complete" else self._limit()
         plans, answer = list[Plan](), self._found
         if self._objective.runs_events:
             answer = first_of_each(self._close.values(), by_events, self._diverse, self._top)
+        if stop == "complete" and not self._dives:
+            self._solver.ask_about(answer)
         for rank, found in enumerate(answer, 1):
             gap = 0.0 if stop == "complete" else max(0.0, 1.0 - bound / found.score)
             plans.append(Plan(rank, found.strategy, found.evaluation, gap))
@@ -486,12 +480,12 @@ class _Search:
         settled = complete or (bool(self._found) and self._objective.name == "fewest_chips")
         return Proof(
             **vars(row_counts(self._opened, waiting, limit)),
-            solver_calls=self._solver_calls,
+            solver_calls=self._solver.calls,
             arrangements=self._arrangements,
             bound_s=bound / self._objective.highest_rate,
             stop=stop,
             seconds=self._pace.seconds,
-            solver_seconds=self._solver_seconds,
+            solver_seconds=self._solver.seconds,
             bound=bound,
             device_counts=device_counts(self._problem, self._groups, len(self._opened), 0.0 if settled else limit),
             meshes=None if self._meshes is None else self._meshes.counts(self._mesh_solves, complete),

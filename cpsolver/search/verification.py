@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cpsolver.cost.shard import Bools, Ints
-from cpsolver.evaluation.evaluate import chip_times, evaluate
+from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.plans.dimensions import DIMENSIONS, family, names
 from cpsolver.plans.folding import folded
 from cpsolver.plans.strategy import Strategy
@@ -226,7 +226,7 @@ def _best_of(
         opinion.unfinished = True
         whose = "" if first else " without the answer's plans"
         opinion.left_out.append(f"the model{whose} was stopped: it has no plan below {bound:.4f} s")
-    return settled, None if best is None else _balanced(opinion.problem, best)
+    return settled, None if best is None else balanced(opinion.problem, best)
 
 
 class _Models:
@@ -365,7 +365,7 @@ def _solve_alone(opinion: _Opinion, table: Coefficients, chips: Ints) -> None:
     if solved.strategy is None:
         return
     opinion.solved += 1
-    plan = _balanced(problem, solved.strategy)
+    plan = balanced(problem, solved.strategy)
     told = _in_words(opinion, plan)
     if _found_s(opinion, plan) < bound * (1 - _CLOSE):
         opinion.findings.append(f"faster than its bound of {bound:.4f} s: {told}")
@@ -398,11 +398,6 @@ def _quickest(opinion: _Opinion) -> float:
 def _found_s(opinion: _Opinion, strategy: Strategy) -> float:
     """Seconds by which a plan is found: by formula over several chip types, else event by event."""
     return found_by_s(opinion.problem, strategy, evaluate(opinion.problem, strategy))
-
-
-def _balanced(problem: Problem, strategy: Strategy) -> Strategy:
-    """The one of equally fast splits that an answer has."""
-    return balanced(problem, strategy, chip_times(problem, strategy))
 
 
 def _true(plan: Plan) -> float:

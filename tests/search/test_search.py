@@ -61,7 +61,7 @@ def test_plans_are_ranked_different_legal_and_proven(name: str) -> None:
     assert proof.complete
     assert accounted(proof) == proof.considered
     assert proof.open == 0
-    assert proof.solver_calls >= proof.solved > 0
+    assert proof.solved >= proof.solver_calls >= len(result.plans)
     assert proof.bound_s == seconds[-1]
 
 

@@ -368,10 +368,8 @@ def proof_account(problem: Problem, result: Result) -> Group:
         table.add_row(
             count(proof.bounded), say("cut by a lower bound on their {what}{slowest}", what=what, slowest=slowest)
         )
-    table.add_row(
-        count(proof.solved),
-        say("solved exactly, with {solver_calls}", solver_calls=plural(proof.solver_calls, "CP-SAT model")),
-    )
+    models = plural(proof.solver_calls, "CP-SAT model")
+    table.add_row(count(proof.solved), say("solved exactly, by dynamic programming and {models}", models=models))
     if proof.open:
         none = say(
             "none {better_word} than {bound_words}",

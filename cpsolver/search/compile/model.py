@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil, floor
 from threading import Thread
 from typing import Any, Literal
@@ -41,14 +42,16 @@ _STATUS: dict[int, Status] = {
 
 @dataclass(frozen=True)
 class Solved:
-    """What the solver says of some plans: the best strategy, its step time and a lower bound, both in seconds; and the
-    strategy's plan by its place, its layers in each chunk and options, by stage."""
+    """What is known of some plans: the best strategy, its step time and a lower bound, both in seconds; and the
+    strategy's plan by its place, its layers in each chunk and options, by stage. `ask` asks CP-SAT about a split that
+    was seen to be the best without it."""
 
     status: Status
     strategy: Strategy | None
     step_time_s: float
     bound_s: float
     split: tuple[int, Ints, Ints] | None = None
+    ask: Callable[[], Solved] | None = None
 
 
 class CompiledModel:
@@ -146,6 +149,29 @@ def _of_split(problem: Problem, plan: PlanData, known: Split, scale: Scale, boun
     return Solved("feasible", strategy, known.objective * scale.unit_s / plan.multiple, bound_s)
 
 
+def _settled(problem: Problem, plan: PlanData, known: Split, scale: Scale, within: tuple[float, float]) -> Solved:
+    """The same of a split that is known to be the plan's best."""
+    if known.objective > ceil((within[1] + plan.error_s) * plan.multiple / scale.unit_s):
+        return Solved("infeasible", None, float("inf"), float("inf"))
+    found = _of_split(problem, plan, known, scale, within[0])
+    ask = partial(_asked, problem, plan, known, scale, within)
+    return replace(found, status="optimal", bound_s=found.step_time_s, ask=ask)
+
+
+def _asked(
+    problem: Problem,
+    plan: PlanData,
+    known: Split,
+    scale: Scale,
+    within: tuple[float, float],
+    left_s: float | None = None,
+) -> Solved:
+    """What CP-SAT says of a plan within two step times."""
+    model = CompiledModel(problem, [plan], scale, *within)
+    model.narrow(known)
+    return model.solve(left_s)
+
+
 def _strategy(problem: Problem, plan: PlanData, chunk: Ints, option: Ints) -> Strategy:
     """A plan with layers in each chunk and the index of an option for every stage."""
     layers = (plan.vpp * chunk - np.array([plan.slot(position) for position in range(plan.pp)])).tolist()
@@ -199,18 +225,18 @@ def _groups(chip: str, layers: list[int], chosen: list[Option]) -> list[StageGro
 def _solved(
     table: Coefficients, plan: PlanData, known: Split, scale: Scale, within: tuple[float, float], left_s: float | None
 ) -> Solved:
-    """What the solver says of a plan within two step times; where there is no time for that the split alone, if it is
-    a plan. Of another split that the solver finds chains of passes are looked for that hold it up."""
+    """The best split of a plan within two step times: the one that is known, where that is seen to be the best; what
+    CP-SAT says; or where there is no time for that the known one, if it is a plan. Of another split that CP-SAT finds
+    chains of passes are looked for that hold it up."""
     problem, began = table.problem, time.monotonic()
     is_plan, solved = _is_plan(problem, plan, known), None
+    if is_plan and known.lower >= known.objective:
+        return _settled(problem, plan, known, scale, within)
     if not is_plan or left_s is None or left_s > 0:
-        model = CompiledModel(problem, [plan], scale, *within)
-        model.narrow(known)
-        solved = model.solve(left_s)
-    if is_plan and (solved is None or solved.status == "unknown"):
+        solved = _asked(problem, plan, known, scale, within, left_s)
+    if solved is None or (is_plan and solved.status == "unknown"):
         return _of_split(problem, plan, known, scale, within[0])
-    assert solved is not None
-    if plan.form is None or solved.split is None or (is_plan and known.lower >= known.objective):
+    if plan.form is None or solved.split is None:
         return solved
     further = with_chain(plan, *solved.split[1:])
     if further is None:

@@ -1,0 +1,64 @@
+"""What a search asks of CP-SAT: plans that dynamic programming does not settle, and those of its answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cpsolver.inputs.errors import InternalError
+from cpsolver.search.compile import model
+from cpsolver.search.compile.model import CompiledModel, Solved
+from cpsolver.search.search import search
+from tests.support.problems import problem_of
+
+ONE = {"chips": {"a800": 16}, "model": "llama2-7b", "gpus": 16, "node": 8, "batch": 64, "sequence": 4096}
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Solved]:
+    """What CP-SAT says from now on."""
+    found: list[Solved] = []
+    real = CompiledModel.solve
+
+    def solve(self: CompiledModel, *args: Any, **named: Any) -> Solved:
+        found.append(real(self, *args, **named))
+        return found[-1]
+
+    monkeypatch.setattr(CompiledModel, "solve", solve)
+    return found
+
+
+def test_cp_sat_is_asked_about_every_plan_of_the_answer(asked: list[Solved]) -> None:
+    result = search(problem_of(**ONE))
+    assert result.proof.solver_calls == len(asked) >= len(result.plans) == 3
+    seconds = [solved.step_time_s for solved in asked if solved.status == "optimal"]
+    for plan in result.plans:
+        assert any(plan.evaluation.formula_s == pytest.approx(each, rel=1e-6) for each in seconds)
+
+
+def test_a_plan_that_cp_sat_refuses_is_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> Solved:
+        return Solved("infeasible", None, float("inf"), float("inf"))
+
+    monkeypatch.setattr(model, "_asked", refused)
+    with pytest.raises(InternalError, match="CP-SAT refuses a plan"):
+        search(problem_of(**ONE))
+
+
+def test_a_split_that_is_seen_to_be_too_slow_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A settled split beyond the limit counts as no plan, as CP-SAT has it."""
+    limits: list[float] = []
+    real = model._settled
+
+    def settled(problem: Any, plan: Any, known: Any, scale: Any, within: tuple[float, float]) -> Solved:
+        found = real(problem, plan, known, scale, within)
+        late = real(problem, plan, replace(known, objective=10 * known.objective), scale, (0.0, found.step_time_s))
+        assert (late.status, late.strategy) == ("infeasible", None)
+        limits.append(within[1])
+        return found
+
+    monkeypatch.setattr(model, "_settled", settled)
+    assert search(problem_of(**ONE)).status == "optimal"
+    assert limits
