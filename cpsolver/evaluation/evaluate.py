@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -11,12 +12,13 @@ from cpsolver.cost import both_ways, memory, states, whole_matrices
 from cpsolver.cost.kinds import counts_before, kind_shares, later_counts_before
 from cpsolver.cost.memory import StageBytes, StageParameters
 from cpsolver.cost.model_flops import model_flops_per_step
-from cpsolver.cost.modules import incidence
+from cpsolver.cost.modules import Modules, incidence
 from cpsolver.cost.pipeline_events import closed_form_s, runs_beside
 from cpsolver.cost.schedules import SCHEDULES, form_of, found_by_events, runs_events
 from cpsolver.cost.shard import Candidates, Floats, Ints
 from cpsolver.cost.stage import ChipTimes, Pipelines, StageSeconds, stage_seconds
 from cpsolver.cost.step_form import PipelineSizes, StepForm
+from cpsolver.cost.stored import Stored
 from cpsolver.cost.tables import MemoryTable, memory_table, time_table
 from cpsolver.evaluation.evaluation import PARTS, Evaluation, StageEvaluation
 from cpsolver.evaluation.timeline import makespan_s, plan_timeline
@@ -24,6 +26,9 @@ from cpsolver.plans.folding import Folded, folded
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.switches import DTYPES
+
+LayerBytes: TypeAlias = tuple[Stored, float, float]
+"""What a layer keeps of a microbatch, its checkpoint, and what replaying modules takes once: bytes."""
 
 
 def evaluate(
@@ -323,22 +328,24 @@ def _activations(problem: Problem, strategy: Strategy, largest: MemoryTable, row
     live = schedule.live_chunks(problem, strategy.pp, strategy.vpp, strategy.microbatches(problem.batch))
     beside = strategy.expert_overlap & runs_beside(live, strategy.vpp * strategy.microbatches(problem.batch))
     if not strategy.dynamic:
-        held = [
-            _held_activations(strategy, index, largest, live[index], beside[index], at)
-            for index, at in enumerate(row.tolist())
-        ]
+        known: dict[tuple[Modules, int], LayerBytes] = {}  # stages share what their layers keep
+        held = []
+        for index, at in enumerate(row.tolist()):
+            key = strategy.recompute_modules[index], at
+            kept = known[key] if key in known else known.setdefault(key, _layer_bytes(largest, *key))
+            held.append(_held_activations(strategy, index, kept, live[index], beside[index]))
         return _of_either_stage(problem, strategy, largest, held) if isinstance(strategy, Folded) else held
     tables = {
         size: memory_table(problem, Candidates.one(replace(strategy, mbs=size), problem.batch))
         for size in set(strategy.micro_batches)
     }
     peaks = []
-    for index in range(strategy.pp):
-        at_work = _held_activations(strategy, index, largest, 0, beside[index])
-        sized = {
-            size: _held_activations(strategy, index, table, 1) - _held_activations(strategy, index, table, 0)
-            for size, table in tables.items()
-        }
+    for index, modules in enumerate(strategy.recompute_modules):
+        at_work = _held_activations(strategy, index, _layer_bytes(largest, modules), 0, beside[index])
+        sized = {}
+        for size, table in tables.items():
+            kept = _layer_bytes(table, modules)
+            sized[size] = _held_activations(strategy, index, kept, 1) - _held_activations(strategy, index, kept, 0)
         before = np.cumsum([0.0, *(sized[size] for size in strategy.micro_batches)])
         peaks.append(at_work + float((before[live[index] :] - before[: -live[index]]).max()))
     return peaks
@@ -358,19 +365,22 @@ def _of_either_stage(problem: Problem, strategy: Folded, table: MemoryTable, hel
     return held
 
 
-def _held_activations(
-    strategy: Strategy, index: int, table: MemoryTable, live: int, beside: bool = False, row: int = 0
-) -> float:
+def _layer_bytes(table: MemoryTable, modules: Modules, row: int = 0) -> LayerBytes:
+    """What a layer keeps with some modules recomputed, its checkpoint, and what replaying these takes: bytes."""
+    stored = table.stored((modules,), [row]).at((0, 0))
+    return stored, float(table.checkpoint[row]), float(table.replayed((modules,), [row])[0, 0])
+
+
+def _held_activations(strategy: Strategy, index: int, kept: LayerBytes, live: int, beside: bool = False) -> float:
     """Bytes of that many chunks' forward passes on a stage, and of layers at work (`beside`: `activation_bytes`)."""
-    chosen = (strategy.recompute_modules[index],)
-    kept = table.stored(chosen, [row]).at((0, 0))
+    stored, checkpoint, replayed = kept
     bytes_held = memory.activation_bytes(
-        (kept, kept, float(table.checkpoint[row])),
+        (stored, stored, checkpoint),
         np.asarray(live),
         np.array(_places(strategy, index) / strategy.vpp),
         strategy.recompute[index],
         np.array(strategy.recompute_layers[index]),
-        float(table.replayed(chosen, [row])[0, 0]),
+        replayed,
         beside,
     )
     return float(bytes_held)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -23,10 +23,13 @@ from cpsolver.profiles.facts import tied_stages
 from cpsolver.search.bounds.stages import NO_SET, Stages
 from cpsolver.spec.search import pinned_for
 
+T = TypeVar("T")
 PassKind = Literal["forward", "weight", "later", "later_forward", "later_weight"]
 """F and W; and of a V, by how much T, F and W of a stage's second chunk are longer than those of its first."""
 _CHUNKS = ("vpp", "embedding_slot", "loss_slot", "v_shaped")
 """What places of layers in chunks depend on."""
+_KNOWN = 256
+"""So many of the answers that a table was asked for one by one are kept."""
 
 
 def allowed_kinds(problem: Problem, chip: str) -> tuple[RecomputeKind, ...]:
@@ -112,6 +115,17 @@ class Coefficients:
         self.equal = equal_stages(problem, rows)
         self._stored_less = self._least_stored_less() if rows.both_ways.any() else None
         self._saving, self._states_saving = _ByRow(len(rows)), _ByRow(len(rows))
+        self._known = dict[tuple[object, ...], Any]()
+
+    def known(self, key: tuple[object, ...], work_out: Callable[[], T]) -> T:
+        """What is worked out of the table when it is first asked for by a key, which says what of; the last few are
+        kept."""
+        if key not in self._known:
+            while len(self._known) >= _KNOWN:
+                del self._known[next(iter(self._known))]
+            self._known[key] = work_out()
+        found: T = self._known[key]
+        return found
 
     def take(self, rows: Ints) -> Coefficients:
         """Those of some of the rows."""
@@ -121,6 +135,7 @@ class Coefficients:
         part.least_sharding, part.equal = self.least_sharding[:, rows], self.equal[rows]
         part._stored_less = None if self._stored_less is None else self._stored_less[:, rows]
         part._saving, part._states_saving = self._saving.take(rows), self._states_saving.take(rows)
+        part._known = {}
         return part
 
     @property
@@ -292,7 +307,10 @@ class Coefficients:
     def _by_set(self, row: Ints, chips: Ints) -> tuple[Floats, Floats, Floats]:
         """What `Stages` says of the sets of modules, bytes before overhead."""
         used = np.unique(chips).tolist()
-        of_chips = [self._undominated_sets(chip, row_of(row, chips, chip), chips.shape[1]) for chip in used]
+        of_chips = list[tuple[Floats, ...]]()
+        for chip in used:
+            rows, back = np.unique(row_of(row, chips, chip), return_inverse=True)  # plans in hundreds share few of them
+            of_chips.append(tuple(part[:, back] for part in self._undominated_sets(chip, rows, chips.shape[1])))
         if len(used) == 1:
             seconds, bytes_kept, replay = (part[:, :, None] for part in of_chips[0])
             return seconds, bytes_kept, replay

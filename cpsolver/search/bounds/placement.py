@@ -100,7 +100,8 @@ class Placement:
         ends, at = np.full(self._chips.shape, -1), np.zeros(len(self._end), dtype=np.int64)
         good = np.ones(len(at), dtype=np.bool_)
         for place, stage in enumerate(self._stages):
-            to = np.minimum(_furthest(stage, self._at(place), at, bottleneck), self._end - (self._pp - 1 - place))
+            to = _furthest(stage, _Sets.of(stage), self._at(place), at, bottleneck)
+            to = np.minimum(to, self._end - (self._pp - 1 - place))
             good &= to >= at + (place == 0)  # see `_furthest`
             at = np.where(good, to, at)
             ends[good, place] = to[good]
@@ -120,10 +121,10 @@ class Placement:
     def _most_from(self, place: int, first: Ints, last: Ints, ends: Ints, bottleneck: Floats) -> Ints:
         """The most places that a stage holds that begins between two places, inclusive, and ends by another: (n,)."""
         first, last, end = first[:, place], np.maximum(first, last)[:, place], ends[:, place]
-        most, lanes = np.where(last - first < _WIDEST, 0, end - first), self._at(place)
+        most, lanes, stage = np.where(last - first < _WIDEST, 0, end - first), self._at(place), self._stages[place]
         for further in range(min(_WIDEST, int((last - first).max(initial=0)) + 1)):
             at = np.clip(first + further, 0, last)
-            to = np.minimum(_furthest(self._stages[place], lanes, at, bottleneck), end)
+            to = np.minimum(_furthest(stage, _Sets.of(stage), lanes, at, bottleneck), end)
             most = np.maximum(most, to - at)
         return most
 
@@ -190,8 +191,9 @@ class MixPlacement:
 
     def _along(self, place: int, row: Ints, chip: Ints, at: Ints, bottleneck: Floats) -> Ints:
         """How far stages of chip types at that place of the pipeline reach, -1 where one holds too little: (m,)."""
-        stage = self._stages.at(row, chip * self.pp + place)
-        to = _furthest(stage, self._lanes.take(chip * self._rows + row), at, bottleneck[row])
+        column = chip * self.pp + place
+        stage, sets = self._stages.at(row, column), _Sets(self._stages, row, column)
+        to = _furthest(stage, sets, self._lanes.take(chip * self._rows + row), at, bottleneck[row])
         to = np.minimum(to, self._end[row] - (self.pp - 1 - place))
         return np.where(to >= at + (place == 0), to, -1)  # see `_furthest`
 
@@ -206,7 +208,36 @@ def _where_they_stand(stages: Stages, spared: Floats) -> Stages:
     return replace(_sets_in_order(stages), fixed=stages.fixed + stages.saving, room=stages.room - spared)
 
 
-def _furthest(stage: Stages, lanes: _Lanes, at: Ints, bottleneck: Floats) -> Ints:
+@dataclass(frozen=True)
+class _Sets:
+    """Sets of modules of n stages, each in its row and column of some."""
+
+    stages: Stages
+    rows: Ints
+    columns: Ints
+
+    @classmethod
+    def of(cls, stage: Stages) -> _Sets:
+        """Those of stages at one place."""
+        rows = np.arange(len(stage.fixed))
+        return cls(stage, rows, np.zeros_like(rows))
+
+    def __len__(self) -> int:
+        return len(self.stages.set_seconds)
+
+    def take(self, rows: Ints) -> _Sets:
+        """Of some of the stages."""
+        return _Sets(self.stages, self.rows[rows], self.columns[rows])
+
+    def need(self, which: Ints) -> Need:
+        """What layers need under a set of each stage's own: `Stages.by_set`, (n, 1)."""
+        at, stages = (self.rows, self.columns), self.stages
+        seconds, held, replay = (part[which, *at] for part in (stages.set_seconds, stages.set_bytes, stages.set_replay))
+        once = replay + stages.beside[at] * held
+        return Need(seconds[:, None], (stages.live[at] * held)[:, None], once[:, None])
+
+
+def _furthest(stage: Stages, sets: _Sets, lanes: _Lanes, at: Ints, bottleneck: Floats) -> Ints:
     """The furthest place that each stage reaches from `at`, less than that where it has no time or memory at all: (n,).
 
     One that has no time for the layer it starts at may have started earlier: it reaches no further for that.
@@ -214,7 +245,7 @@ def _furthest(stage: Stages, lanes: _Lanes, at: Ints, bottleneck: Floats) -> Int
     limit = (bottleneck[:, None] - stage.fixed) * (1 + ROUNDING)
     in_time = (lanes.time <= lanes.time[np.arange(len(at)), at][:, None] + limit).sum(axis=1) - 1
     near = lanes.from_place(at, max(0, int((in_time - at).max(initial=0))))
-    way = _Reach(stage, np.arange(len(at)), near, at, limit)
+    way = _Reach(stage, sets, np.arange(len(at)), near, at, limit)
     allowed = {kind: may[:, 0] for kind, may in stage.allowed.items()}
     best = np.where(allowed["none"] | allowed["block"], np.minimum(in_time, way.fits(way.own(stage.plain))), -1)
     # Recomputation takes time: it lets those reach further that are short of memory.
@@ -230,6 +261,7 @@ class _Reach:
     """Stages of n `rows` of some, and what they may hold from where they start, `at`: (n, places)."""
 
     stage: Stages
+    sets: _Sets
     rows: Ints
     lanes: _Lanes
     at: Ints
@@ -239,7 +271,8 @@ class _Reach:
         """Those of some of the rows."""
         if len(rows) == len(self.at):
             return self
-        return _Reach(self.stage, self.rows[rows], self.lanes.take(rows), self.at[rows], self.limit[rows])
+        sets, lanes = self.sets.take(rows), self.lanes.take(rows)
+        return _Reach(self.stage, sets, self.rows[rows], lanes, self.at[rows], self.limit[rows])
 
     def of(self, part: Floats) -> Floats:
         """The rows' own of an array of the stages': (n, 1)."""
@@ -274,11 +307,11 @@ class _Reach:
 
         The slower a set the less far its time, and the farther its memory: the best is where they meet, or next to it.
         """
-        best, by_set, count = np.full(len(self.at), -1), self.stage.by_set, len(self.stage.set_seconds)
+        best, count = np.full(len(self.at), -1), len(self.sets)
         low, high = np.zeros(len(self.at), dtype=np.int64), np.full(len(self.at), count - 1)
         for _ in range(int(count - 1).bit_length() + 1 if count else 0):
             middle = (low + high) // 2
-            need = Need(*(part[middle, self.rows] for part in (by_set.seconds, by_set.in_flight, by_set.once)))
+            need = self.sets.need(middle)
             in_time = self.within(self.lanes.time + need.seconds * self.lanes.layers, self.limit)
             fits = self.fits(need)
             best = np.maximum(best, np.minimum(in_time, fits))

@@ -101,9 +101,13 @@ class Stages:
         return Stages(**own, allowed={kind: _of_rows(may, rows) for kind, may in self.allowed.items()})
 
     def at(self, rows: Ints, columns: Ints) -> Stages:
-        """One stage of each of some rows, by their columns: arrays (m, 1), as of `side_by_side`, which has them all."""
+        """One stage of each of some rows, by their columns: arrays (m, 1), as of `side_by_side`, which has them all; it
+        has no sets of modules, of which there are many."""
         arrays = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "allowed"}
-        own = {name: array[..., rows, columns][..., None] for name, array in arrays.items()}
+        own = {
+            name: np.zeros((0, 1, 1)) if name in NO_SET else array[rows, columns][:, None]
+            for name, array in arrays.items()
+        }
         return Stages(**own, allowed={kind: may[rows, columns][:, None] for kind, may in self.allowed.items()})
 
     # What a kind of recomputation needs. Of block recomputation, which recomputes some of the layers, nothing and

@@ -71,9 +71,11 @@ class Splitter:
         self._follows = np.asarray(plan.after_layer[:, None] * self._length.T + plan.after_fixed[:, None])[:, :, None]
         self._afters = np.unique(self._follows)
         self._least = np.array([plan.least(position) for position in range(plan.pp)])[:, None, None]
+        self._asked = self._length
         if plan.odd is not None:
             self._begin, self._end = np.maximum(begin, 0), end
             self._odd = plan.odd[end] - plan.odd[self._begin]
+            self._asked = np.where(begin < 0, NEVER, self._length)  # none is longer than the layers before its end
         self._passes = {name: self._pass_steps(steps) for name, steps in plan.passes.items()}
 
     def slowest(self, choice: Choice) -> int:
@@ -167,7 +169,8 @@ class Splitter:
         for own in self._plan.by_chip.values():
             for place, stage in enumerate(own.places):
                 length, end = chunk[stage] - 1, chunk[: stage + 1].sum()
-                tables = [self._steps(own, int(option[stage]))[place], *(each[stage] for each in self._passes.values())]
+                steps = self._steps(own, int(option[stage]), self._plain_steps(own))
+                tables = [steps[place], *(each[stage] for each in self._passes.values())]
                 found[: len(tables), stage] = [table[length, min(end, table.shape[1] - 1)] for table in tables]
         return found
 
@@ -244,30 +247,33 @@ class Splitter:
         return seconds, option
 
     def _best_options(self, own: ChipOptions, picks: Options) -> tuple[Ints, Ints]:
-        """The same of one chip type's stages."""
-        seconds = self._steps(own, picks[0])
-        option = np.full(seconds.shape, picks[0])
-        for pick in picks[1:]:
-            steps = self._steps(own, pick)
+        """The same of one chip type's stages: (stages, length - 1, end), NEVER where no option fits."""
+        plain = self._plain_steps(own)
+        seconds, option = np.full(plain.shape, NEVER), np.full(plain.shape, picks[0])
+        for pick in picks:
+            steps = self._steps(own, pick, plain)
             better = steps < seconds
-            seconds, option = np.where(better, steps, seconds), np.where(better, pick, option)
+            np.copyto(seconds, steps, where=better)
+            np.copyto(option, pick, where=better)
         return seconds, option
 
-    def _steps(self, own: ChipOptions, pick: int) -> Ints:
-        """Steps of a chip type's stages under one option: (stages, length - 1, end), NEVER where it does not fit."""
-        plan, length, places = self._plan, self._length, np.array(own.places)
+    def _plain_steps(self, own: ChipOptions) -> Ints:
+        """Steps of a chip type's stages with nothing recomputed."""
+        plan, places = self._plan, np.array(own.places)
+        fixed, layer = (part[places][:, None, None] for part in (plan.fixed, plan.layer))
+        steps = fixed + layer * self._length
+        if plan.odd is not None:
+            steps = steps + (own.beyond_mean[self._end] - own.beyond_mean[self._begin])
+        return np.asarray(steps)
 
-        def by_stage(values: Ints) -> Ints:
-            return np.asarray(values[places][:, None, None])
-
-        steps = by_stage(plan.fixed) + own.steps[pick] + by_stage(plan.layer) * length
+    def _steps(self, own: ChipOptions, pick: int, plain: Ints) -> Ints:
+        """The same under one option."""
+        plan, length = self._plan, self._length
         recomputed = np.minimum(own.options[pick].recomputed, length)
-        steps = steps + by_stage(plan.recompute) * recomputed + own.layer_steps[pick] * length
-        if plan.odd is None:
-            return np.where(length > own.most[:, pick][:, None, None], NEVER, steps)
-        steps = steps + own.beyond_mean[self._end] - own.beyond_mean[self._begin]
-        fits = own.fits[:, pick][:, self._odd]
-        return np.where((length > fits) | (length > self._end), NEVER, steps)
+        more = plan.recompute[np.array(own.places)][:, None, None] * recomputed
+        more = more + (own.layer_steps[pick] * length + own.steps[pick])
+        fits = own.most[:, pick][:, None, None] if plan.odd is None else own.fits[:, pick][:, self._odd]
+        return np.where(self._asked > fits, NEVER, plain + more)
 
     def _pass_steps(self, steps: PassSteps) -> Ints:
         """F or W of each stage, as the tables have it."""

@@ -204,19 +204,11 @@ def options_by_chip(
 def _all_options(
     row: PlanRow, chip: int, integers: Integers, odd: Ints, odd_of: Callable[[Ints], OddLayers]
 ) -> ChipOptions:
-    table = row.table
-    options, places = tuple(_allowed_options(row, chip)), np.nonzero(row.chips == chip)[0]
-    sets = tuple(option.modules for option in options)
-    modules_s = table.modules_s(chip, sets, row.at(chip))[:, 0]
-    possible = np.zeros(int(odd.max()) + 1, dtype=np.bool_)
-    for number in np.unique(odd):
-        between = odd - number
-        possible[between[between >= 0]] = True
-    numbers = np.flatnonzero(possible)  # no layers one after another have others
-    fits = np.zeros((len(places), len(options), len(possible)), dtype=np.int64)
-    fits[:, :, numbers] = _fits(row, places, options, odd_of(numbers))
+    table, places = row.table, tuple(np.nonzero(row.chips == chip)[0].tolist())
+    key = (*row.rows[[0, places[0], -1]].tolist(), len(row.chips), chip, places, row.longest)
+    options, modules_s, fits = table.known(key, lambda: _that_fit(row, chip, places, odd, odd_of))
     return ChipOptions(
-        places=tuple(places.tolist()),
+        places=places,
         options=options,
         fits=fits,
         layer_steps=integers(row.vpp * modules_s),
@@ -224,6 +216,23 @@ def _all_options(
         tie=np.full(len(options), FREE),
         beyond_mean=integers(table.beyond_mean(table.time.kind_layer[chip], row.at(chip))[0]),
     )
+
+
+def _that_fit(
+    row: PlanRow, chip: int, places: tuple[int, ...], odd: Ints, odd_of: Callable[[Ints], OddLayers]
+) -> tuple[tuple[Option, ...], Floats, Ints]:
+    """All options of a chip type, the seconds that each adds to a layer, and `ChipOptions.fits`: they are the same
+    whatever chips stand at the other places."""
+    options = tuple(_allowed_options(row, chip))
+    modules_s = row.table.modules_s(chip, tuple(option.modules for option in options), row.at(chip))[:, 0]
+    possible = np.zeros(int(odd.max()) + 1, dtype=np.bool_)
+    for number in np.unique(odd):
+        between = odd - number
+        possible[between[between >= 0]] = True
+    numbers = np.flatnonzero(possible)  # no layers one after another have others
+    fits = np.zeros((len(places), len(options), len(possible)), dtype=np.int64)
+    fits[:, :, numbers] = _fits(row, np.array(places), options, odd_of(numbers))
+    return options, modules_s, fits
 
 
 def _allowed_options(row: PlanRow, chip: int) -> Iterator[Option]:
