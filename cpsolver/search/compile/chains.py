@@ -137,7 +137,8 @@ class ChainSplits:
         for most in _MOST_LABELS:
             self._by_means(best)
             if not best.settled:
-                self._by_limits(best)
+                if most > _MOST_LABELS[0]:  # few labels settle most plans without it
+                    self._by_limits(best)
                 self._by_labels(best, most)
             if best.settled:
                 break
@@ -161,11 +162,12 @@ class ChainSplits:
         """The least that stages from one on add to each column where the first of them begins at a place, NEVER where
         they cannot hold the rest: (columns, pp + 1, places + 1), the last for no place at all."""
         columns, pp, _, begins = steps.shape
+        longest = int(np.flatnonzero((steps < NEVER).any(axis=(0, 1, 3))).max(initial=0)) + 1  # of any use
         found = np.full((columns, pp + 1, self._needed + 2), NEVER)
         found[:, pp, self._needed] = 0
-        ends = self._ends[:, :begins] if begins > 1 else self._ends
+        ends = self._ends[:longest, :begins] if begins > 1 else self._ends[:longest]
         for stage in reversed(range(pp)):
-            paths = found[:, stage + 1, ends] + steps[:, stage]
+            paths = found[:, stage + 1, ends] + steps[:, stage, :longest]
             found[:, stage, : ends.shape[1]] = np.minimum(paths.min(axis=1), NEVER)
         return found
 
