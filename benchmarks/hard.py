@@ -120,7 +120,7 @@ def described(spec: Mapping[str, Any]) -> str:
     chips = chips if isinstance(chips, str) else ", ".join(f"{count:,} {name}" for name, count in chips.items())
     words = [f"{spec['model']}, {cluster['num_gpus']:,} of {chips}", f"sequence {training['sequence_length']:,}"]
     words += ["idle"] * bool(cluster.get("idle"))
-    words += [f"{name} {value}" for name, value in search.items() if name not in ("deadline", "diverse")]
+    words += [f"{name} {value}" for name, value in search.items() if name != "deadline"]
     return "; ".join(words)
 
 

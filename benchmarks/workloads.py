@@ -92,6 +92,7 @@ _YEAR = {"tokens": 1e11, "days": 10}
 _KIMI = {"h800": 1024, "h100": 512, "a800": 512, "h20": 512}
 TWENTY: dict[str, dict[str, Any]] = {
     "h1": spec_of("deepseek-v3-671b", 4096, _ALL_FIVE, 15_360, 4096, **_EVERY_STAGE),
+    "h1-near": spec_of("deepseek-v3-671b", 4096, _ALL_FIVE, 15_360, 4096, diverse=False, **_EVERY_STAGE),
     "h2": _priced(
         spec_of("kimi-k2-1t", 2048, _KIMI, 4096, 131_072, **{**_EVERY_STAGE, "top": 20, "objective": "cost"}),
         {"h800": 2, "h100": 2.5, "a800": 1.2, "h20": 1.0},

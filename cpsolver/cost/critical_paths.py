@@ -138,6 +138,8 @@ def _runs(pp: int, chunks: int) -> Floats:
         for times, head in _WITH_HEAD:
             shapes = [np.where(stages >= stage, times, 1.0) for stage in further]
             shapes += [np.where(stages == stage, times, 1.0) for stage in further]
+            for count in _NEIGHBOURS if times == _UP_TO[0] else ():
+                shapes += [np.where((stages >= stage) & (stages < stage + count), times, 1.0) for stage in further[:-1]]
             by_chunk += [_with_head(np.repeat(shape[:, None], chunks, axis=1), head) for shape in shapes]
     # No two chains take as long: of those that do one run would find this one, another that.
     apart = np.random.default_rng(0).uniform(1, 1 + _APART, (pp, chunks, 3))

@@ -85,3 +85,13 @@ def test_the_stage_that_holds_a_step_up_has_most_of_the_longest_chain() -> None:
             seconds = np.ones((4, 1 if schedule == "zb1p" else 2, 3))
             seconds[slow] *= 3
             assert form_of(schedule, 4, 16).slowest(parts_of(seconds)) == slow
+
+
+@pytest.mark.parametrize(("longer", "most"), [((3, 4), 0.005), ((4, 5), 0.005), ((5, 6), 0.005), ((4, 5, 7), 0.02)])
+def test_neighbours_with_a_layer_more_beside_a_first_stage_with_the_head(longer: tuple[int, ...], most: float) -> None:
+    """Chunks of two layers or three, and on the first stage of one, the head beside the second of these."""
+    seconds = np.ones((8, 2, 3)) * np.array([1.0, 1.8, 1.0])
+    seconds[list(longer)] *= 1.5
+    seconds[0] *= np.array([[0.46, 0.46, 0.46], [1.93, 1.34, 1.93]])
+    form, true = split_form("dualpipev", True, 8, 16), steps_s("dualpipev", 16, seconds[None], True)[0]
+    assert (1 - most) * true < form.step_s(parts_of(seconds)) <= true * (1 + 1e-9)
