@@ -130,7 +130,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
 
 
 def _percent(share: float, signed: bool = False) -> str:
-    return f"{share * 100:+.1f} %" if signed else f"{share * 100:.1f} %"
+    return f"{share * 100:+z.1f} %" if signed else f"{share * 100:.1f} %"
 
 
 HEADS = (
