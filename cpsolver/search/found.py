@@ -25,7 +25,7 @@ from cpsolver.search.result import EventsRun
 if TYPE_CHECKING:
     from cpsolver.search.compile.model import Solved
 
-Ask: TypeAlias = "Callable[[], Solved]"
+Ask: TypeAlias = "Callable[[float | None], Solved]"
 _PLANS = 4
 """So many plans' memory is kept."""
 

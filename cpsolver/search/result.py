@@ -100,9 +100,9 @@ class Proof:
 
     `refused` counts rows by the rule that cut them, `memory` those of which no split of the layers fits, `bounded`
     those whose lower bound is not below the slowest plan of the answer, `solved` those of which the best split was
-    found, `open` those not settled before the search stopped. `solver_calls` counts CP-SAT models solved: of plans that
-    dynamic programming did not settle, and of those in the answer. `bound_s` is a lower bound on what is still open.
-    `combinations` counts the legal ones of pp, tp, dp, sequence parallelism, vpp and micro batch alone.
+    found, `open` those not settled before the search stopped. `solver_calls` counts plans that CP-SAT was asked
+    about: those that dynamic programming did not settle, and those in the answer. `bound_s` is a lower bound on what is
+    still open. `combinations` counts the legal ones of pp, tp, dp, sequence parallelism, vpp and micro batch alone.
     `bound` is the bound on the objective's score: the step time, or for cost dollars per million tokens. Where devices
     may idle, rows are those of the numbers of devices that were searched; `device_counts` accounts for the others.
     """

@@ -9,6 +9,7 @@ Where devices may idle, the numbers of devices are the first to open: branches, 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -398,12 +399,14 @@ class _Search:
 
     def _solve(self, node: Node) -> None:
         """Solve one plan for anything better than the K-th best, or than the best of its family."""
+        from cpsolver.search.compile.model import solve_plan
+
         left = 0.0 if self._dives else self._pace.left_s
         chips, rate = np.array(node.chips, dtype=np.int64), node.rate
         limits = self._limit_of(node), self._limit_by_events(node), self._limit_by_formula(node)
         limit_s, *either_s = node.branch.objective.limits_of_plan(limits, rate)
-        plan = node.block.table, node.row, chips, node.seconds, limit_s, left, *either_s
-        solved = self._solver.solve(node.bound, rate, *plan)
+        plan = partial(solve_plan, node.block.table, node.row, chips, node.seconds, limit_s, left, *either_s)
+        solved = self._solver.solve(node.bound, rate, plan)
         if solved is None:
             return
         node.block.solved.add(node.row)
@@ -415,10 +418,13 @@ class _Search:
 
     def _solve_meshes(self, meshes: MeshSearch, bound: float, plan: MeshPlan) -> None:
         """The same for a plan of meshes."""
+        from cpsolver.search.compile.model import solve_plan
+
         limit = min(self._limit(), self._families.get(meshes.family(plan), INFINITE))
         if bound >= limit:
             return
-        solved = self._solver.solve(bound, 1.0, *meshes.exactly(plan), plan.chips, bound, limit, self._pace.left_s)
+        exactly = partial(solve_plan, *meshes.exactly(plan), plan.chips, bound, limit, self._pace.left_s)
+        solved = self._solver.solve(bound, 1.0, exactly)
         if solved is None:
             return
         self._mesh_solves += 1

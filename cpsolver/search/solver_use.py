@@ -1,9 +1,9 @@
-"""Plans solved exactly, one by one: how many CP-SAT models that took, how long, and what they left open."""
+"""Plans solved exactly, one by one: how many CP-SAT was asked about, how long that took, and what they left open."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from cpsolver.inputs.errors import InternalError
 from cpsolver.search.found import Found
@@ -17,7 +17,7 @@ class SolverUse:
     """The account of a search's solved plans.
 
     Attributes:
-        calls: CP-SAT models solved.
+        calls: plans that CP-SAT was asked about.
         seconds: that plans took.
         unsettled: bounds on the scores of plans of which the best split is not known.
     """
@@ -26,21 +26,19 @@ class SolverUse:
         self._pace = pace
         self.calls, self.seconds, self.unsettled = 0, 0.0, list[float]()
 
-    def solve(self, bound: float, rate: float, *plan: Any) -> Solved | None:
-        """As `compile.model.solve_plan` with the arguments `plan`.
+    def solve(self, bound: float, rate: float, plan: Callable[[], Solved | None]) -> Solved | None:
+        """What `plan` gives, taken into account; None where a plan was seen to be of no use without solving it.
 
         Args:
-            bound: on the plan's score, which is `rate` times its step time.
-            rate: score of a second.
-            plan: what `solve_plan` is given.
+            bound: on the plan's score.
+            rate: score of a second of its step time.
+            plan: solves it, by `compile.model.solve_plan`.
         """
-        from cpsolver.search.compile.model import solve_plan
-
         began = self._pace.seconds
-        solved = solve_plan(*plan)
+        solved = plan()
         if solved is None:
             return None
-        self.calls += solved.ask is None
+        self.calls += solved.asked
         self.seconds += self._pace.seconds - began
         if solved.status in ("unknown", "feasible"):
             self.unsettled.append(max(solved.bound_s * rate, bound))
@@ -58,7 +56,7 @@ class SolverUse:
             for plan in plans:
                 if plan.ask is not None and not self._pace.late:
                     self.calls += 1
-                    if plan.ask().status == "infeasible":
+                    if plan.ask(self._pace.left_s).status == "infeasible":
                         raise InternalError(f"CP-SAT refuses a plan that the search found: {plan.strategy}")
         except KeyboardInterrupt:
             return  # the answer is known

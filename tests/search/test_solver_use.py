@@ -10,10 +10,24 @@ import pytest
 from cpsolver.inputs.errors import InternalError
 from cpsolver.search.compile import model
 from cpsolver.search.compile.model import CompiledModel, Solved
+from cpsolver.search.pace import Pace
 from cpsolver.search.search import search
+from cpsolver.search.solver_use import SolverUse
 from tests.support.problems import problem_of
 
 ONE = {"chips": {"a800": 16}, "model": "llama2-7b", "gpus": 16, "node": 8, "batch": 64, "sequence": 4096}
+
+
+def test_only_plans_that_cp_sat_was_asked_about_are_counted() -> None:
+    """Not one that is settled, nor one that is seen to be too slow without it."""
+    use = SolverUse(Pace(None))
+    slow = Solved("infeasible", None, float("inf"), float("inf"))
+    for plan, calls in ((lambda: slow, 0), (lambda: None, 0), (lambda: replace(slow, asked=True), 1)):
+        use.solve(1.0, 1.0, plan)
+        assert use.calls == calls
+    assert use.unsettled == []
+    use.solve(3.0, 2.0, lambda: Solved("feasible", None, 2.0, 1.0))
+    assert use.unsettled == [3.0]
 
 
 @pytest.fixture

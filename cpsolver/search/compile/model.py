@@ -43,15 +43,16 @@ _STATUS: dict[int, Status] = {
 @dataclass(frozen=True)
 class Solved:
     """What is known of some plans: the best strategy, its step time and a lower bound, both in seconds; and the
-    strategy's plan by its place, its layers in each chunk and options, by stage. `ask` asks CP-SAT about a split that
-    was seen to be the best without it."""
+    strategy's plan by its place, its layers in each chunk and options, by stage. `asked`: CP-SAT was; `ask` asks it,
+    within so many seconds, about a split that was seen to be the best without it."""
 
     status: Status
     strategy: Strategy | None
     step_time_s: float
     bound_s: float
     split: tuple[int, Ints, Ints] | None = None
-    ask: Callable[[], Solved] | None = None
+    asked: bool = False
+    ask: Callable[[float | None], Solved] | None = None
 
 
 class CompiledModel:
@@ -108,10 +109,10 @@ class CompiledModel:
         seconds = self._scale.unit_s / self._factor
         bound = float("inf") if status == "infeasible" else solver.best_objective_bound * seconds
         if status in ("infeasible", "unknown"):
-            return Solved(status, None, float("inf"), bound)
+            return Solved(status, None, float("inf"), bound, asked=True)
         split = which, chunk, option = self._read(solver)
         strategy = _strategy(self._problem, self._plans[which], chunk, option)
-        return Solved(status, strategy, solver.objective_value * seconds, bound, split)
+        return Solved(status, strategy, solver.objective_value * seconds, bound, split, asked=True)
 
     def _solver(self, presolve: bool) -> cp_model.CpSolver:
         """One worker and a fixed seed."""
@@ -164,7 +165,7 @@ def _asked(
     known: Split,
     scale: Scale,
     within: tuple[float, float],
-    left_s: float | None = None,
+    left_s: float | None,
 ) -> Solved:
     """What CP-SAT says of a plan within two step times."""
     model = CompiledModel(problem, [plan], scale, *within)
@@ -235,7 +236,7 @@ def _solved(
     if not is_plan or left_s is None or left_s > 0:
         solved = _asked(problem, plan, known, scale, within, left_s)
     if solved is None or (is_plan and solved.status == "unknown"):
-        return _of_split(problem, plan, known, scale, within[0])
+        return replace(_of_split(problem, plan, known, scale, within[0]), asked=solved is not None)
     if plan.form is None or solved.split is None:
         return solved
     further = with_chain(plan, *solved.split[1:])
