@@ -105,7 +105,7 @@ def _counts(sizes: PipelineSizes, group: int, stage_s: Floats) -> Iterator[int]:
 
 
 def _most(sizes: PipelineSizes) -> int:
-    """Microbatches that are run."""
+    """Microbatches of a step that is run in full, at most."""
     return MOST_EVENTS // (2 * sizes.pp * sizes.vpp)
 
 

@@ -328,12 +328,12 @@ def _activations(problem: Problem, strategy: Strategy, largest: MemoryTable, row
     live = schedule.live_chunks(problem, strategy.pp, strategy.vpp, strategy.microbatches(problem.batch))
     beside = strategy.expert_overlap & runs_beside(live, strategy.vpp * strategy.microbatches(problem.batch))
     if not strategy.dynamic:
-        known: dict[tuple[Modules, int], LayerBytes] = {}  # stages share what their layers keep
-        held = []
-        for index, at in enumerate(row.tolist()):
-            key = strategy.recompute_modules[index], at
-            kept = known[key] if key in known else known.setdefault(key, _layer_bytes(largest, *key))
-            held.append(_held_activations(strategy, index, kept, live[index], beside[index]))
+        layers = list(zip(strategy.recompute_modules, row.tolist(), strict=True))
+        kept = {own: _layer_bytes(largest, *own) for own in set(layers)}
+        held = [
+            _held_activations(strategy, index, kept[own], live[index], beside[index])
+            for index, own in enumerate(layers)
+        ]
         return _of_either_stage(problem, strategy, largest, held) if isinstance(strategy, Folded) else held
     tables = {
         size: memory_table(problem, Candidates.one(replace(strategy, mbs=size), problem.batch))
@@ -344,8 +344,8 @@ def _activations(problem: Problem, strategy: Strategy, largest: MemoryTable, row
         at_work = _held_activations(strategy, index, _layer_bytes(largest, modules), 0, beside[index])
         sized = {}
         for size, table in tables.items():
-            kept = _layer_bytes(table, modules)
-            sized[size] = _held_activations(strategy, index, kept, 1) - _held_activations(strategy, index, kept, 0)
+            own = _layer_bytes(table, modules)
+            sized[size] = _held_activations(strategy, index, own, 1) - _held_activations(strategy, index, own, 0)
         before = np.cumsum([0.0, *(sized[size] for size in strategy.micro_batches)])
         peaks.append(at_work + float((before[live[index] :] - before[: -live[index]]).max()))
     return peaks

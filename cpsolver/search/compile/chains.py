@@ -162,12 +162,11 @@ class ChainSplits:
         """The least that stages from one on add to each column where the first of them begins at a place, NEVER where
         they cannot hold the rest: (columns, pp + 1, places + 1), the last for no place at all."""
         columns, pp, _, begins = steps.shape
-        longest = int(np.flatnonzero((steps < NEVER).any(axis=(0, 1, 3))).max(initial=0)) + 1  # of any use
         found = np.full((columns, pp + 1, self._needed + 2), NEVER)
         found[:, pp, self._needed] = 0
-        ends = self._ends[:longest, :begins] if begins > 1 else self._ends[:longest]
+        ends = self._ends[:, :begins] if begins > 1 else self._ends
         for stage in reversed(range(pp)):
-            paths = found[:, stage + 1, ends] + steps[:, stage, :longest]
+            paths = found[:, stage + 1, ends] + steps[:, stage]
             found[:, stage, : ends.shape[1]] = np.minimum(paths.min(axis=1), NEVER)
         return found
 
