@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from cpsolver.cost.pipeline_events import MOST_EVENTS
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.evaluation.evaluation import PARTS, Evaluation
+from cpsolver.evaluation.timeline import plan_timeline
 from cpsolver.plans.replicas import MixedReplicas, ReplicaKind
+from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 
-_PIPELINE, _AFTER = PARTS[:6], PARTS[6:]
+_WORK, _PIPELINE, _AFTER = PARTS[:4], PARTS[:6], PARTS[6:]
 
 
 @dataclass(frozen=True)
@@ -32,13 +35,32 @@ def evaluate_replicas(problem: Problem, plan: MixedReplicas) -> ReplicasEvaluati
     Every replica runs its share of the batch through its own pipeline, and all wait for the slowest. What follows, the
     sum of gradients over all replicas and the optimizer's step, takes as long as on the slowest kind and stage: a ring
     over chips of different kinds goes at the pace of the slowest of them.
+
+    A pipeline is its schedule run event by event, in which transfers delay what waits for them and hold up no stage.
+    `evaluate` charges both ends with them, so that stages can be bounded one by one: too much where a fast stage waits
+    for a slow one anyway.
     """
-    kinds = tuple(evaluate(_of_share(problem, kind), kind.strategy) for kind in plan.kinds)
-    slowest = max(range(len(kinds)), key=lambda index: sum(kinds[index].breakdown_s[part] for part in _PIPELINE))
+    problems = [_of_share(problem, kind) for kind in plan.kinds]
+    kinds = tuple(evaluate(own, kind.strategy) for own, kind in zip(problems, plan.kinds, strict=True))
+    pipelines = [
+        _pipeline_parts(kind.strategy, found, kind.strategy.microbatches(own.batch))
+        for own, kind, found in zip(problems, plan.kinds, kinds, strict=True)
+    ]
+    slowest = max(range(len(kinds)), key=lambda index: sum(pipelines[index].values()))
     last = max((stage for kind in kinds for stage in kind.stages), key=lambda stage: stage.after_s)
-    breakdown = {part: kinds[slowest].breakdown_s[part] for part in _PIPELINE}
-    breakdown |= {part: getattr(last, f"{part}_s") for part in _AFTER}
+    breakdown = {**pipelines[slowest], **{part: getattr(last, f"{part}_s") for part in _AFTER}}
     return ReplicasEvaluation(sum(breakdown.values()), breakdown, kinds, slowest)
+
+
+def _pipeline_parts(strategy: Strategy, found: Evaluation, microbatches: int) -> dict[str, float]:
+    """Seconds of a pipeline by part, as its busiest stage spends them: transfers are what they add to the schedule."""
+    if strategy.pp == 1 or 2 * strategy.pp * strategy.vpp * microbatches > MOST_EVENTS:
+        return {part: found.breakdown_s[part] for part in _PIPELINE}
+    at_once = [replace(stage, pipeline_p2p_s=0.0) for stage in found.stages]
+    busiest = max(at_once, key=lambda stage: stage.microbatch_s)
+    parts = {part: microbatches * getattr(busiest, f"{part}_s") for part in _WORK}
+    sent, free = (plan_timeline(strategy, stages, microbatches).makespan_s for stages in (found.stages, at_once))
+    return {**parts, "pipeline_p2p": sent - free, "bubble": max(0.0, free - sum(parts.values()))}
 
 
 def _of_share(problem: Problem, kind: ReplicaKind) -> Problem:

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from cpsolver.evaluation.evaluate import evaluate
-from cpsolver.evaluation.evaluation import PARTS
-from cpsolver.evaluation.replicas import evaluate_replicas
+from cpsolver.evaluation.evaluation import PARTS, Evaluation
+from cpsolver.evaluation.replicas import ReplicasEvaluation, evaluate_replicas
+from cpsolver.evaluation.timeline import simulated_step_s
 from cpsolver.plans.replicas import MixedReplicas, ReplicaKind
 from tests.support.problems import chip_spec, model_spec, problem_of, strategy_of
 
@@ -48,8 +49,29 @@ def test_a_smaller_share_of_the_batch_is_done_sooner() -> None:
     assert after.step_time_s < before.step_time_s
 
 
+BOTH = replace(strategy_of("x:2 y:2", dp=4), mbs=1)
+
+
+def _both(network: float = 50) -> tuple[ReplicasEvaluation, Evaluation, float | None]:
+    """A pipeline of both chips as replicas, as a plan, and as the plan's schedule run event by event."""
+    chips = {"x": chip_spec(out=network), "y": chip_spec(tflops=50, out=network)}
+    problem = problem_of(chips, model=model_spec(), gpus=8, node=4, batch=32)
+    alone = evaluate(problem, BOTH)
+    events = simulated_step_s(BOTH, alone, BOTH.microbatches(problem.batch))
+    return evaluate_replicas(problem, MixedReplicas((ReplicaKind(BOTH, 4),))), alone, events
+
+
 def test_stages_of_several_chips_in_a_replica() -> None:
-    both = replace(strategy_of("x:2 y:2", dp=4), mbs=1)
-    problem = problem_of(CHIPS, model=model_spec(), gpus=8, node=4, batch=32)
-    same = evaluate_replicas(problem, MixedReplicas((ReplicaKind(both, 4),)))
-    assert same.step_time_s == pytest.approx(evaluate(problem, both).step_time_s)
+    found, alone, events = _both()
+    assert found.step_time_s == pytest.approx(events)
+    assert tuple(found.breakdown_s) == PARTS
+    assert sum(found.breakdown_s.values()) == pytest.approx(found.step_time_s)
+    assert found.breakdown_s["compute"] == pytest.approx(alone.breakdown_s["compute"])
+
+
+def test_a_stage_that_waits_for_a_slower_one_hides_its_transfers() -> None:
+    """y computes half as fast. What a thousandth of the network adds is less than each stage is charged with."""
+    (fast, *_), (slow, alone, _) = _both(), _both(0.05)
+    assert slow.breakdown_s["bubble"] == pytest.approx(fast.breakdown_s["bubble"])
+    assert 0 < slow.breakdown_s["pipeline_p2p"] < alone.breakdown_s["pipeline_p2p"]
+    assert fast.breakdown_s["pipeline_p2p"] < 0.1 * slow.breakdown_s["pipeline_p2p"]
