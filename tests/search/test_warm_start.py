@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -14,20 +14,24 @@ from benchmarks.workloads import BALANCE
 from cpsolver.cost.shard import Floats, Ints
 from cpsolver.cost.step_form import PASS_PARTS
 from cpsolver.plans.strategy import Schedule
+from cpsolver.problem.problem import Problem
 from cpsolver.problem.resolve import resolve
+from cpsolver.profiles.facts import Split
 from cpsolver.search.bounds.bounds import plan_bound
 from cpsolver.search.bounds.coefficients import Coefficients, PassKind
 from cpsolver.search.compile import chains, exact
 from cpsolver.search.compile.chains import NEVER
 from cpsolver.search.compile.data import PassSteps, PlanData, plan_data, scale_for
 from cpsolver.search.compile.exact import Splitter
+from cpsolver.search.compile.given import allowed_splits
 from cpsolver.search.compile.model import CompiledModel, first_split, solve_plan
 from cpsolver.search.compile.options import ChipOptions, Option
 from cpsolver.search.compile.warm_start import warm_start
 from cpsolver.search.search import search
 from cpsolver.search.space import enumerate_rows
+from cpsolver.spec.search import Search
 from cpsolver.spec.spec import parse_spec
-from tests.support.problems import problem_of
+from tests.support.problems import model_spec, problem_of
 from tests.support.selection import full, only
 from tests.support.split_backward import form_of
 
@@ -234,6 +238,69 @@ def test_start_with_an_option_shared_by_the_stages_of_a_chip_type_is_the_best_of
                 assert true in [one for one, _, chunk in every_split(plan, chosen) if chunk == tuple(found.chunk)]
                 some += 1
     assert some > 100
+
+
+def _ruled(plan: PlanData, search: Search, chunk: tuple[int, ...]) -> bool:
+    """Whether the spec and the launcher allow these chunks."""
+    layers = [plan.vpp * length - plan.slot(p) for p, length in enumerate(chunk)]
+    by_chip = [{layers[p] for p in own.places} for own in plan.by_chip.values()]
+    equal = {"auto": [], "even": [set(layers)], "even_per_chip": by_chip}[search.layer_split]
+    of_launcher = {"any": (), "none": chunk, "first_last": chunk[1:-1]}[plan.split]
+    pinned, banned = search.pin.layers, search.forbid.layers
+    free = (pinned is None or tuple(layers) == pinned) and tuple(layers) != banned
+    return free and all(len(values) == 1 for values in equal) and len(set(of_launcher)) < 2
+
+
+def _with_rules(rng: np.random.Generator, plan: PlanData, some: list[tuple[int, ...]]) -> tuple[PlanData, Problem]:
+    """A plan whose launcher may want stages alike, and a problem that does, or that pins one of some chunks."""
+    splits: list[Split] = ["any", "none", "first_last"]
+    plan = replace(plan, split=splits[int(rng.integers(plan.pp))])  # the last wants three stages or more
+    asked: dict[str, Any] = {"layer_split": str(rng.choice(["auto", "even", "even_per_chip"]))}
+    if some and rng.random() < 0.4:
+        chunk = some[int(rng.integers(len(some)))]
+        layers = [max(1, plan.vpp * length - plan.slot(p)) for p, length in enumerate(chunk)]
+        asked[str(rng.choice(["pin", "forbid"]))] = {"layers": layers}
+    return plan, problem_of(model=model_spec(layers=8), **asked)
+
+
+@pytest.mark.parametrize("in_place", [False, True], ids=["alike", "kinds"])
+@pytest.mark.parametrize("make", [random_plan, split_plan], ids=["1f1b", "split"])
+def test_splits_that_are_allowed_are_all_tried(make: Callable[..., PlanData], in_place: bool) -> None:
+    """By spec, launcher and pin, with options shared by the stages of a chip type or not."""
+    tried = none = 0
+    for seed in range(400):
+        rng = np.random.default_rng(seed)
+        plan = make(rng if make is random_plan else seed, in_place)
+        lengths = product(range(1, plan.longest + 1), repeat=plan.pp)
+        plan, problem = _with_rules(rng, plan, [chunk for chunk in lengths if sum(chunk) == plan.needed])
+        search, given = problem.spec.search, allowed_splits(problem, plan)
+        if given is None:
+            assert search.layer_split == "auto"
+            assert plan.split == "any"
+            continue
+        lengths = product(range(1, plan.longest + 1), repeat=plan.pp)
+        placed = [chunk for chunk in lengths if sum(chunk) == plan.needed and _ruled(plan, search, chunk)]
+        assert sorted(map(tuple, given.tolist())) == [
+            chunk for chunk in placed if all(length >= plan.least(p) for p, length in enumerate(chunk))
+        ], seed
+        shared = product(*(range(len(own)) for own in plan.by_chip.values()))
+        by_type = [dict(zip(plan.by_chip, picks, strict=True)) for picks in shared]
+        tied = [tuple((picks[chip],) for chip in plan.chips) for picks in by_type]
+        free = tuple(tuple(range(len(plan.by_chip[chip]))) for chip in plan.chips)
+        for by_stage, allowed in ((False, tied), (True, [free])):
+            every = [split for choice in allowed for split in every_split(plan, choice)]
+            every = [split for split in every if _ruled(plan, search, split[2])]
+            found = warm_start(plan, by_stage, given=given)
+            assert (found is None) == (not every), seed
+            none += found is None
+            if found is not None:
+                tried += 1
+                true = min(objective for objective, *_ in every)
+                assert (found.objective, found.lower) == (true, true), seed
+                assert found.slowest <= min(slowest for _, slowest, _ in every)
+                assert true in [one for one, _, chunk in every if chunk == tuple(found.chunk)]
+    assert tried > 60
+    assert none > 60
 
 
 FREE = {"mbs": 2, "cp": 1, "flash_attention": True}

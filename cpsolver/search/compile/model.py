@@ -23,6 +23,7 @@ from cpsolver.search.bounds.coefficients import Coefficients
 from cpsolver.search.compile.constraints import FAMILIES, step_time
 from cpsolver.search.compile.data import PlanData, Scale, plan_data, scale_for
 from cpsolver.search.compile.exact import Split, Splitter
+from cpsolver.search.compile.given import allowed_splits
 from cpsolver.search.compile.options import Option
 from cpsolver.search.compile.variables import Variables, make_variables
 from cpsolver.search.compile.warm_start import may_run_within, warm_start
@@ -139,6 +140,9 @@ class CompiledModel:
 
 def _is_plan(problem: Problem, plan: PlanData, known: Split) -> bool:
     """Whether a split is a plan: nothing is asked of the layers that it does not look at."""
+    given = allowed_splits(problem, plan)
+    if given is not None:
+        return bool((given == known.chunk).all(axis=1).any())
     search = problem.spec.search
     free = search.layer_split == "auto" and search.pin.layers is None and search.forbid.layers is None
     return free and plan.split == "any" and int(known.chunk[plan.head_stage]) >= plan.least(plan.head_stage)
@@ -263,8 +267,8 @@ def first_split(
     Chains that its form lacks are looked for by running the schedule. No split is faster by events than by some of its
     chains; so one that has all of its own, and is the best by those that are known, is the best by events.
     """
-    by_stage = table.problem.recompute_by_stage
-    known = warm_start(plan, by_stage, late, most) if plan.possible else None
+    by_stage, given = table.problem.recompute_by_stage, allowed_splits(table.problem, plan)
+    known = warm_start(plan, by_stage, late, most, given=given) if plan.possible else None
     while known is not None and known.parts is not None and known.lower <= most and not late():
         further = _with_chain(plan, known.parts)
         if further is None:
@@ -273,7 +277,7 @@ def first_split(
         assert further.form is not None
         longer = further.form.steps(known.parts) - plan.form.steps(known.parts)
         plan, known = further, replace(known, objective=known.objective + longer)
-        known = warm_start(plan, by_stage, late, most, known)
+        known = warm_start(plan, by_stage, late, most, known, given)
     return plan, known
 
 

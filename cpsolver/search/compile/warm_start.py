@@ -12,9 +12,11 @@ from dataclasses import replace
 from heapq import heappop, heappush
 from math import prod
 
+from cpsolver.cost.shard import Ints
 from cpsolver.search.compile.chains import NEVER
 from cpsolver.search.compile.data import PlanData
 from cpsolver.search.compile.exact import Choice, Split, Splitter
+from cpsolver.search.compile.given import GivenSplitter
 from cpsolver.search.compile.guess import guessed
 
 _FEW = 128
@@ -30,18 +32,19 @@ def warm_start(
     late: Callable[[], bool] = lambda: False,
     limit: int = NEVER,
     known: Split | None = None,
+    given: Ints | None = None,
 ) -> Split | None:
     """The best split found, with bounds on all; None where the plan cannot hold the model.
 
-    `by_stage`: every stage chooses its option for itself. A launcher's split of layers is not looked at, nor that the
-    head may stand for no more layers than a chunk has. Once it is `late` any split will do, and where no split has an
-    objective up to the `limit` none need be there. `known`: a split of a plan whose step is a StepForm, with a lower
-    bound on all.
+    `by_stage`: every stage chooses its option for itself. `given`: the only splits that are allowed, (splits, pp);
+    without them a launcher's split of layers is not looked at, nor that the head may stand for no more layers than a
+    chunk has. Once it is `late` any split will do, and where no split has an objective up to the `limit` none need be
+    there. `known`: a split of a plan whose step is a StepForm, with a lower bound on all.
     """
-    if plan.needed < plan.pp:
+    if plan.needed < plan.pp or (given is not None and not len(given)):
         return None
-    if by_stage or plan.odd is not None or plan.form is not None:
-        return _exact(plan, by_stage, known, late, limit)
+    if by_stage or plan.odd is not None or plan.form is not None or given is not None:
+        return _exact(plan, by_stage, known, late, limit, given)
     guesses = [
         split
         for choices in _tied_choices(plan)
@@ -66,14 +69,21 @@ def may_run_within(plan: PlanData, limit: float) -> bool:
     return any(splitter.may_run_within(choice, int(limit)) for choice in _tied_choices(plan))
 
 
-def _exact(plan: PlanData, by_stage: bool, best: Split | None, late: Callable[[], bool], limit: int) -> Split | None:
+def _exact(
+    plan: PlanData,
+    by_stage: bool,
+    best: Split | None,
+    late: Callable[[], bool],
+    limit: int,
+    given: Ints | None = None,
+) -> Split | None:
     """The best split of all choices of options that leave each stage to itself.
 
     Chip types settle on the option that their stages share one after the other: until then each stage takes its own
     best, so that no split is missed when the choices are taken in the order of their least slowest stage and the rest
     is left out once that alone makes a plan no better than the best.
     """
-    search = _Choices(plan)
+    search = _Choices(plan, Splitter(plan) if given is None else GivenSplitter(plan, given))
     for tied in _tied_choices(plan):
         search.add(tied, len(tied) if by_stage else 0)
     return search.best(best, late, limit)
@@ -82,8 +92,8 @@ def _exact(plan: PlanData, by_stage: bool, best: Split | None, late: Callable[[]
 class _Choices:
     """Choices of options, of which the first chip types have settled on one, by their least slowest stage."""
 
-    def __init__(self, plan: PlanData) -> None:
-        self._splitter, self._chips, self._by_chains = Splitter(plan), list(plan.by_chip), plan.form is not None
+    def __init__(self, plan: PlanData, splitter: Splitter) -> None:
+        self._splitter, self._chips, self._by_chains = splitter, list(plan.by_chip), plan.form is not None
         self._waiting: list[tuple[int, int, int, int, Choice]] = []
         self._added = 0
 
