@@ -9,6 +9,7 @@ import pytest
 
 from cpsolver.inputs.errors import InternalError
 from cpsolver.search.compile import model
+from cpsolver.search.compile.exact import Split
 from cpsolver.search.compile.model import CompiledModel, Solved
 from cpsolver.search.pace import Pace
 from cpsolver.search.search import search
@@ -56,7 +57,7 @@ def test_a_plan_that_cp_sat_refuses_is_not_printed(monkeypatch: pytest.MonkeyPat
     def refused(*_: Any) -> Solved:
         return Solved("infeasible", None, float("inf"), float("inf"))
 
-    monkeypatch.setattr(model, "_asked", refused)
+    monkeypatch.setattr(model._OnePlan, "asked", refused)
     with pytest.raises(InternalError, match="CP-SAT refuses a plan"):
         search(problem_of(**ONE))
 
@@ -64,15 +65,15 @@ def test_a_plan_that_cp_sat_refuses_is_not_printed(monkeypatch: pytest.MonkeyPat
 def test_a_split_that_is_seen_to_be_too_slow_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """A settled split beyond the limit counts as no plan, as CP-SAT has it."""
     limits: list[float] = []
-    real = model._settled
+    real = model._OnePlan.settled
 
-    def settled(problem: Any, plan: Any, known: Any, scale: Any, within: tuple[float, float]) -> Solved:
-        found = real(problem, plan, known, scale, within)
-        late = real(problem, plan, replace(known, objective=10 * known.objective), scale, (0.0, found.step_time_s))
+    def settled(plan: model._OnePlan, known: Split) -> Solved:
+        found = real(plan, known)
+        late = real(replace(plan, upper_s=found.step_time_s), replace(known, objective=10 * known.objective))
         assert (late.status, late.strategy) == ("infeasible", None)
-        limits.append(within[1])
+        limits.append(plan.upper_s)
         return found
 
-    monkeypatch.setattr(model, "_settled", settled)
+    monkeypatch.setattr(model._OnePlan, "settled", settled)
     assert search(problem_of(**ONE)).status == "optimal"
     assert limits

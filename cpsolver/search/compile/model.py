@@ -148,33 +148,55 @@ def _is_plan(problem: Problem, plan: PlanData, known: Split) -> bool:
     return free and plan.split == "any" and int(known.chunk[plan.head_stage]) >= plan.least(plan.head_stage)
 
 
-def _of_split(problem: Problem, plan: PlanData, known: Split, scale: Scale, bound_s: float) -> Solved:
-    """A split as a plan, without a solver."""
-    strategy = _strategy(problem, plan, known.chunk, known.option)
-    return Solved("feasible", strategy, known.objective * scale.unit_s / plan.multiple, bound_s)
+@dataclass(frozen=True)
+class _OnePlan:
+    """A plan of which the best split is asked for, with a step time from `lower_s` to `upper_s`."""
 
+    problem: Problem
+    plan: PlanData
+    scale: Scale
+    lower_s: float
+    upper_s: float
 
-def _settled(problem: Problem, plan: PlanData, known: Split, scale: Scale, within: tuple[float, float]) -> Solved:
-    """The same of a split that is known to be the plan's best."""
-    if known.objective > ceil((within[1] + plan.error_s) * plan.multiple / scale.unit_s):
-        return Solved("infeasible", None, float("inf"), float("inf"))
-    found = _of_split(problem, plan, known, scale, within[0])
-    ask = partial(_asked, problem, plan, known, scale, within)
-    return replace(found, status="optimal", bound_s=found.step_time_s, ask=ask)
+    def of_split(self, known: Split) -> Solved:
+        """A split as a plan, without a solver."""
+        strategy = _strategy(self.problem, self.plan, known.chunk, known.option)
+        seconds = known.objective * self.scale.unit_s / self.plan.multiple
+        return Solved("feasible", strategy, seconds, self.lower_s)
 
+    def settled(self, known: Split) -> Solved:
+        """The same of a split that is known to be the plan's best."""
+        if known.objective > ceil((self.upper_s + self.plan.error_s) * self.plan.multiple / self.scale.unit_s):
+            return Solved("infeasible", None, float("inf"), float("inf"))
+        found = self.of_split(known)
+        return replace(found, status="optimal", bound_s=found.step_time_s, ask=partial(self.asked, known))
 
-def _asked(
-    problem: Problem,
-    plan: PlanData,
-    known: Split,
-    scale: Scale,
-    within: tuple[float, float],
-    left_s: float | None,
-) -> Solved:
-    """What CP-SAT says of a plan within two step times."""
-    model = CompiledModel(problem, [plan], scale, *within)
-    model.narrow(known)
-    return model.solve(left_s)
+    def asked(self, known: Split, left_s: float | None) -> Solved:
+        """What CP-SAT says of the plan."""
+        model = CompiledModel(self.problem, [self.plan], self.scale, self.lower_s, self.upper_s)
+        model.narrow(known)
+        return model.solve(left_s)
+
+    def solved(self, known: Split, left_s: float | None) -> Solved:
+        """The best split: the one that is known, where that is seen to be the best; what CP-SAT says; or where there is
+        no time for that the known one, if it is a plan. Of another split that CP-SAT finds chains of passes are looked
+        for that hold it up."""
+        began, is_plan, solved = time.monotonic(), _is_plan(self.problem, self.plan, known), None
+        if is_plan and known.lower >= known.objective:
+            return self.settled(known)
+        if not is_plan or left_s is None or left_s > 0:
+            solved = self.asked(known, left_s)
+        if solved is None or (is_plan and solved.status == "unknown"):
+            return replace(self.of_split(known), asked=solved is not None)
+        if self.plan.form is None or solved.split is None:
+            return solved
+        further = with_chain(self.plan, *solved.split[1:])
+        if further is None:
+            return solved
+        left = None if left_s is None else left_s - (time.monotonic() - began)
+        if left is not None and left <= 0:
+            return replace(solved, status="feasible")
+        return replace(self, plan=further).solved(known, left)
 
 
 def _strategy(problem: Problem, plan: PlanData, chunk: Ints, option: Ints) -> Strategy:
@@ -225,31 +247,6 @@ def _groups(chip: str, layers: list[int], chosen: list[Option]) -> list[StageGro
             groups.append(StageGroup(chip, tuple(layers[start:index]), kind, amounts, modules))
             start = index
     return groups
-
-
-def _solved(
-    table: Coefficients, plan: PlanData, known: Split, scale: Scale, within: tuple[float, float], left_s: float | None
-) -> Solved:
-    """The best split of a plan within two step times: the one that is known, where that is seen to be the best; what
-    CP-SAT says; or where there is no time for that the known one, if it is a plan. Of another split that CP-SAT finds
-    chains of passes are looked for that hold it up."""
-    problem, began = table.problem, time.monotonic()
-    is_plan, solved = _is_plan(problem, plan, known), None
-    if is_plan and known.lower >= known.objective:
-        return _settled(problem, plan, known, scale, within)
-    if not is_plan or left_s is None or left_s > 0:
-        solved = _asked(problem, plan, known, scale, within, left_s)
-    if solved is None or (is_plan and solved.status == "unknown"):
-        return replace(_of_split(problem, plan, known, scale, within[0]), asked=solved is not None)
-    if plan.form is None or solved.split is None:
-        return solved
-    further = with_chain(plan, *solved.split[1:])
-    if further is None:
-        return solved
-    left = None if left_s is None else left_s - (time.monotonic() - began)
-    if left is not None and left <= 0:
-        return replace(solved, status="feasible")
-    return _solved(table, further, known, scale, within, left)
 
 
 def _may_run_within(plan: PlanData, by_events_s: float, scale: Scale) -> bool:
@@ -335,7 +332,7 @@ def solve_plan(
         plan, known = first_split(table, plan, late, most)
         if known is not None and known.lower * scale.unit_s / plan.multiple - plan.error_s <= upper:
             left = None if time_limit_s is None else time_limit_s - (time.monotonic() - began)
-            solved = _solved(table, plan, known, scale, (bound_s, upper), left)
+            solved = _OnePlan(table.problem, plan, scale, bound_s, upper).solved(known, left)
         if upper == limit_s or (solved is not None and solved.status != "infeasible"):
             break
     return solved
