@@ -109,11 +109,14 @@ def _finetuning_trouble(path: KeyPath, message: str, value: Any = None, allowed:
 
 
 def _projections(spec: Spec, model: Architecture) -> Iterator[Trouble]:
-    """Latent attention's projections are made again where there are such, and its core does not take their inputs."""
-    path = ("training", "recompute_mla_up_proj")
-    if spec.training.recompute_mla_up_proj and (model.attention.kind != "mla" or model.attention.indexer is not None):
-        message = later("{name} has no latent attention whose core takes projected keys", name=model.name)
-        yield Trouble(dotted(path), message, True, "false", path=path)
+    """Latent attention's projections are made again, and results sent away, where its core takes no low ranks."""
+    if model.attention.kind == "mla" and model.attention.indexer is None:
+        return
+    for switch in ("recompute_mla_up_proj", "mla_swap_core_attn_out"):
+        path = ("training", switch)
+        if getattr(spec.training, switch):
+            message = later("{name} has no latent attention whose core takes projected keys", name=model.name)
+            yield Trouble(dotted(path), message, True, "false", path=path)
 
 
 def _images(spec: Spec, model: Architecture, launcher: Framework | None) -> Iterator[Trouble]:

@@ -53,6 +53,7 @@ Switch = Literal[
     "offload_layers",
     "recompute_activation_function",
     "recompute_mla_up_proj",
+    "mla_swap_core_attn_out",
     "distribute_saved_activations",
     "cpu_checkpointing",
     "moe_zero_memory",

@@ -59,6 +59,7 @@ class Figures(_Frozen):
     host_update_ranks: Figure
     swap_slices: Figure
     offload_layers_held: Figure
+    swapped_results_held: Figure
     function_results_held: Figure
     expert_inputs_held: Figure
     natural_load_least: Figure

@@ -291,10 +291,12 @@ def _context_exchange(problem: Problem, rows: Candidates) -> Bools:
 @mask("experts", "variant", any_size=True)
 def _experts(problem: Problem, rows: Candidates) -> Bools:
     moe = problem.model.moe
+    swapped = problem.spec.training.mla_swap_core_attn_out
     zero = problem.spec.training.moe_zero_memory is not None
     if moe is None:
-        return np.asarray((rows.ep == 1) & (rows.etp == 1) & (not zero))
-    apart = (rows.ep > 1) & (not problem.copies_once) if zero else True
+        return np.asarray((rows.ep == 1) & (rows.etp == 1) & (not zero) & (not swapped))
+    apart = (rows.ep > 1) & (not problem.copies_once) if zero or swapped else True
+    apart = apart & (rows.etp == 1) if swapped else apart
     divided = apart & (moe.experts % rows.ep == 0) & (moe.expert_ffn % rows.etp == 0) & (rows.tp % rows.etp == 0)
     return np.asarray(divided & (rows.stage_devices % (rows.etp * rows.ep) == 0))
 
@@ -371,10 +373,14 @@ def _schedule(problem: Problem, rows: Candidates) -> Bools:
     v_shaped &= problem.lora is None
     others = np.where(rows.one_group, rows.vpp > 1, (rows.vpp == 1) & (problem.lora is None))
     suits = np.where(rows.v_shaped, v_shaped & _folded_whole(problem, rows), others) & (problem.encoder is None)
+    beside_passes = rows.schedule == DIMENSIONS["schedule"].code("dualpipev")
     if problem.spec.training.recompute_mla_up_proj:
-        suits &= ~(rows.v_shaped | rows.both_ways)
+        suits &= ~(rows.v_shaped | rows.both_ways) | beside_passes
+    if problem.spec.training.mla_swap_core_attn_out:
+        suits &= beside_passes
     several = (rows.pp > 1) | rows.both_ways
-    return np.asarray((rows.schedule == 1) | (several & suits & has[rows.schedule]))
+    plain = (rows.schedule == 1) & (not problem.spec.training.mla_swap_core_attn_out)
+    return np.asarray(plain | (several & suits & has[rows.schedule]))
 
 
 def _folded_whole(problem: Problem, rows: Candidates) -> Bools:

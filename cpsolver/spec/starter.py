@@ -50,6 +50,7 @@ training:
   offload_layers: 0  # layers whose activations wait on the host (--cpu-offloading-num-layers); default 0
   recompute_activation_function: false  # results of activation functions made again (MindSpeed); default false
   recompute_mla_up_proj: false  # latent attention's queries, keys, values made again (MindSpeed); default false
+  mla_swap_core_attn_out: false  # DualPipeV: results of latent attention's core on the host (MindSpeed); default false
   distribute_saved_activations: false  # recomputed layers' inputs shared out over tp ranks (Megatron); default false
   cpu_checkpointing: false  # recomputed layers' inputs wait on the host (DeepSpeed); default false
   moe_zero_memory: null  # experts' inputs and activations made again (MindSpeed): level0, level1; default null: kept

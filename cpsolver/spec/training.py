@@ -209,6 +209,10 @@ class Training(Part):
         default=False,
         description="latent attention's queries, keys and values are made again from their low ranks (MindSpeed)",
     )
+    mla_swap_core_attn_out: StrictBool = Field(
+        default=False,
+        description="results of latent attention's core wait on the host, with DualPipeV (MindSpeed-LLM's flag)",
+    )
     distribute_saved_activations: StrictBool = Field(
         default=False,
         description="what recomputed layers keep is shared out over tensor-parallel ranks that all hold it (Megatron)",
@@ -303,6 +307,11 @@ class Training(Part):
         return self.recompute_activation_function or self.recompute_mla_up_proj or self.moe_zero_memory is not None
 
     @property
+    def whole_layers_alone(self) -> bool:
+        """What a plan recomputes is whole layers, by kind none or block, for a switch is at work inside them."""
+        return self.recomputes_inside or self.mla_swap_core_attn_out
+
+    @property
     def host_link(self) -> bool:
         """Whether something travels between device and host in every step."""
         return (
@@ -310,5 +319,6 @@ class Training(Part):
             or self.swap_optimizer
             or bool(self.activation_offload)
             or self.offload_layers > 0
+            or self.mla_swap_core_attn_out
             or self.cpu_checkpointing
         )

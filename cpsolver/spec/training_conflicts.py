@@ -40,6 +40,7 @@ _NOT_FROZEN = {
         "excludes training.lora: what frozen layers keep of activation functions is counted without it"
     ),
     "recompute_mla_up_proj": later("excludes training.lora: what frozen projections keep is counted without it"),
+    "mla_swap_core_attn_out": later("excludes training.lora: what frozen layers send to the host is not counted"),
     "moe_zero_memory": later("excludes training.lora: what frozen experts keep is counted without it"),
 }
 """Switches whose savings are not counted where layers are frozen."""
@@ -85,12 +86,26 @@ def contradictions(training: Training) -> Iterator[Trouble]:
         yield _trouble(
             training, "offload_layers", later("excludes training.cuda_graph = 'te': replayed parts keep theirs")
         )
+    yield from _swapped_results(training)
     yield from _finetuning(training)
     if training.moe_zero_memory and {"expert_fc1", "moe_act"} & set(modules):
         message = later("excludes expert_fc1 and moe_act of training.activation_offload: a tensor goes once")
         yield _trouble(training, "moe_zero_memory", message, "null")
     if "attn_proj" in modules and not {"core_attn", "attention"} & set(modules):
         yield _trouble(training, "activation_offload", later("attn_proj goes to the host together with core_attn only"))
+
+
+def _swapped_results(training: Training) -> Iterator[Trouble]:
+    """MindSpeed 028de58, features_manager: dualpipev_feature.py and fb_overlap.py, which the flag needs."""
+    if not training.mla_swap_core_attn_out:
+        return
+    for name in ("activation_offload", "offload_layers"):
+        if getattr(training, name):
+            message = later("excludes training.{name}: MindSpeed sends these alone beside DualPipeV", name=name)
+            yield _trouble(training, "mla_swap_core_attn_out", message, "false")
+    if training.moe_zero_memory == "level1":
+        message = later("excludes training.moe_zero_memory = 'level1', which needs another overlap (MindSpeed)")
+        yield _trouble(training, "mla_swap_core_attn_out", message, "false")
 
 
 def _finetuning(training: Training) -> Iterator[Trouble]:

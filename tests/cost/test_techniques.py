@@ -14,7 +14,7 @@ from cpsolver.cost.kinds import LayerKind
 from cpsolver.cost.layers import Layers
 from cpsolver.cost.shard import Candidates, Shard
 from cpsolver.cost.tables import MemoryTable, memory_table, time_table
-from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.evaluation.evaluate import evaluate, stage_memory
 from cpsolver.inputs.errors import InputError
 from cpsolver.plans.strategy import CORE, MODULES, Strategy
 from cpsolver.problem.problem import Problem, Supply
@@ -316,7 +316,7 @@ def test_projections_are_made_again_where_a_core_takes_them(attention: dict[str,
     ("plan", "rule"),
     [
         (strategy_of(tp=2, dp=2, flags="fz"), "sequence_parallel"),
-        (strategy_of("x:2,2", dp=2, vpp=2, schedule="dualpipev", flags="fz"), "schedule"),
+        (strategy_of("x:2,2", dp=2, vpp=2, schedule="zbv", flags="fz"), "schedule"),
         (strategy_of("x:4", recompute="uniform", amount=1, flags="fz"), "recompute"),
     ],
 )
@@ -325,6 +325,57 @@ def test_projections_run_again_beside_what_mindspeed_takes(plan: Strategy, rule:
     told = [found.message for found in violations(on, plan) if found.rule == rule]
     assert [message for message in told if "recompute_mla_up_proj" in message]
     assert not [found for found in violations(off, plan) if "recompute_mla_up_proj" in found.message]
+
+
+def test_a_v_keeps_its_last_chunk_s_projections() -> None:
+    """8 heads: queries and keys 96 wide, values 64, and both low ranks' norms. Of 2 x 2 + 1 chunks of two layers in
+    flight on either stage the first stage's last one keeps them."""
+    model = model_spec(layers=8, attention=LATENT)
+    plain, again = (of({"recompute_mla_up_proj": on}, model=model) for on in (False, True))
+    plan = strategy_of("x:4,4", dp=2, vpp=2, schedule="dualpipev", flags="fz")
+    before, after = (stage_memory(problem, plan) for problem in (plain, again))
+    row = Candidates.one(plan, plain.batch)
+    kept = 2 * row.shard.tokens(plain.sequence).item() * (8 * (2 * 96 + 64) + 128 + 128)
+    less = [one.activations - other.activations for one, other in zip(before, after, strict=True)]
+    assert less == pytest.approx([4 * 2 * kept, 5 * 2 * kept])
+    assert [found.rule for found in violations(again, plan)] == [found.rule for found in violations(plain, plan)]
+
+
+SWAPPED = {"experts": 4, "expert_ffn": 512, "top_k": 1}
+
+
+def test_results_of_latent_attention_s_core_wait_on_the_host() -> None:
+    """Half of 8 heads of values 64 wide, in 2 bytes, at 10 GB/s each way; those of three layers are there at once."""
+    model = model_spec(layers=8, attention=LATENT, moe=SWAPPED)
+    plain, away = (of({"mla_swap_core_attn_out": on}, model=model) for on in (False, True))
+    row = row_of(plain, tp=2, dp=2, ep=2, flags="sfz")
+    none, some = memory_table(plain, row), memory_table(away, row)
+    results = 2 * row.shard.tokens(plain.sequence).item() * 4 * 64
+    assert (none.full - some.full).item() == pytest.approx(results)
+    assert (some.buffer - none.buffer).item() == pytest.approx(3 * results)
+    chip = away.supplies[0].chip
+    passes = np.array([0.0]), np.array([1.0])
+    trip = results / (10e9 * chip.efficiency["host_link"].value)
+    assert offload_seconds(away, chip, row.shard, LayerKind(True, True), passes).item() == pytest.approx(trip)
+    assert offload_seconds(plain, chip, row.shard, LayerKind(True, True), passes).item() == 0
+
+
+def test_results_wait_on_the_host_where_passes_run_beside_each_other() -> None:
+    away = of({"mla_swap_core_attn_out": True}, model=model_spec(layers=8, attention=LATENT, moe=SWAPPED))
+    plan = replace(strategy_of("x:4,4", dp=2, vpp=2, schedule="dualpipev", flags="fz"), ep=2)
+
+    def told(plan: Strategy, problem: Problem = away) -> list[str]:
+        return [found.rule for found in violations(problem, plan) if "mla_swap_core_attn_out" in found.message]
+
+    assert told(plan) == []
+    assert told(replace(plan, schedule="1f1b", vpp=1)) == ["schedule"]
+    assert told(replace(plan, ep=1)) == ["experts"]
+    uniform = replace(plan, groups=(replace(plan.groups[0], recompute="uniform", recompute_layers=(1, 1)),))
+    assert told(uniform) == ["recompute"]
+    dense = of({"mla_swap_core_attn_out": True}, model=model_spec(layers=8, attention=LATENT))
+    assert told(replace(plan, ep=1), dense) == ["experts"]
+    sent = {"mla_swap_core_attn_out": True, "moe_dispatcher": "deepep"}
+    assert told(plan, of(sent, model=model_spec(layers=8, attention=LATENT, moe=SWAPPED))) == ["experts"]
 
 
 @pytest.mark.parametrize(("level", "more"), [("level0", 0), ("level1", 2 * 512 + 3 * 256)])

@@ -172,6 +172,7 @@ def check_switches(training: Training, framework: str, has: tuple[str, ...] = ()
         "swap_optimizer": training.swap_optimizer,
         "recompute_activation_function": training.recompute_activation_function,
         "recompute_mla_up_proj": training.recompute_mla_up_proj,
+        "mla_swap_core_attn_out": training.mla_swap_core_attn_out,
         "distribute_saved_activations": training.distribute_saved_activations,
         "cpu_checkpointing": training.cpu_checkpointing,
         "moe_zero_memory": training.moe_zero_memory is not None,

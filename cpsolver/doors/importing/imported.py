@@ -24,7 +24,7 @@ from cpsolver.doors.importing.model import model_fields
 from cpsolver.doors.importing.plan import read_plan
 from cpsolver.doors.importing.primus_files import GIVEN
 from cpsolver.doors.importing.reading import Reading
-from cpsolver.doors.importing.recomputation import recomputed_functions, zero_memory
+from cpsolver.doors.importing.recomputation import recomputed_functions, swapped_results, zero_memory
 from cpsolver.doors.importing.scope import OutOfScopeError, out_of_scope
 from cpsolver.doors.importing.shell import Script, read_script
 from cpsolver.doors.importing.swift_command import read_swift
@@ -259,8 +259,9 @@ def _imported(name: str, said: _Training, options: ImportOptions) -> Imported:
     section |= reading.training if reading else {}
     again, notes = recomputed_functions(arguments, plan.strategy, "lora" in section)
     experts, told_of_experts = zero_memory(arguments, plan.strategy, "lora" in section)
-    section |= again | experts
-    notes += told_of_experts
+    swapped, told_of_results = swapped_results(arguments, plan.strategy)
+    section |= again | experts | swapped
+    notes += told_of_experts + told_of_results
     model, written = _model(name, said, fields, notes)
     guessed = guess_framework(arguments, said.launch, said.text, str(section["precision"]))
     framework = reading.framework if reading else guessed

@@ -215,3 +215,22 @@ def zero_memory(arguments: Arguments, strategy: Strategy | None, adapters: bool)
         )
         return {"moe_zero_memory": "level0"}, [told]
     return {"moe_zero_memory": level}, []
+
+
+def swapped_results(arguments: Arguments, strategy: Strategy | None) -> tuple[dict[str, Any], list[str]]:
+    """`mla_swap_core_attn_out` of the spec's training, and a note where only a plan with more words has it.
+
+    MindSpeed-LLM refuses the flag without --moe-fb-overlap and DualPipeV (c77308a1, features_manager/transformer/
+    multi_latent_attention/mla_feature.py).
+    """
+    if not arguments.has("mla-swap-core-attn-out"):
+        return {}, []
+    kinds = {group.recompute for group in strategy.groups} - {*BESIDE_FUNCTIONS} if strategy is not None else set()
+    if not kinds:
+        return {"mla_swap_core_attn_out": True}, []
+    told = say(
+        "--mla-swap-core-attn-out is not in the plan: attention's results on the host beside recomputation of kind "
+        "{kind}; memory is predicted too high",
+        kind=min(kinds),
+    )
+    return {}, [told]

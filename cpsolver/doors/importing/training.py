@@ -51,7 +51,7 @@ def training_fields(arguments: Arguments, sequence: int | None, batch: int | Non
         fields["expert_capacity_factor"] = capacity
     if arguments.has("triangle-attn") and not arguments.has("use-flash-attn"):
         fields["triangle_attention"] = True
-    if arguments.has("recompute-mla-up-proj") and arguments.text("schedules-method") != "dualpipev":
+    if arguments.has("recompute-mla-up-proj"):
         fields["recompute_mla_up_proj"] = True
     if any(arguments.has(name) for name in _SHARED_CHECKPOINTS) or all(arguments.has(name) for name in _PARTITIONED):
         fields["distribute_saved_activations"] = True
