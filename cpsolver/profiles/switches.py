@@ -54,6 +54,7 @@ Switch = Literal[
     "recompute_activation_function",
     "recompute_mla_up_proj",
     "mla_swap_core_attn_out",
+    "recompute_mlp_layers",
     "distribute_saved_activations",
     "cpu_checkpointing",
     "moe_zero_memory",

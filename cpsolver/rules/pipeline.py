@@ -316,6 +316,14 @@ def contiguous_chips(problem: Problem, s: Strategy) -> Iterator[str]:
 )
 def layer_split(problem: Problem, s: Strategy) -> Iterator[str]:
     split = problem.spec.search.layer_split
+    again = problem.spec.training.recompute_mlp_layers
+    if again % s.pp or (again and s.schedule != "1f1b"):
+        yield later(
+            "{again} layers recompute their feed-forward blocks (training.recompute_mlp_layers): each stage has as "
+            "many of them, and runs 1f1b; pp is {s.pp}, schedule {s.schedule}",
+            again=again,
+            s=s,
+        )
     groups = {"even": [s.layers], "even_per_chip": _layers_by_chip(s)}
     for counts in groups.get(split, []):
         if len(set(counts)) > 1:

@@ -395,7 +395,8 @@ def _layer_split(problem: Problem, rows: Candidates) -> Bools:
     if problem.spec.search.layer_split != "even":
         free = problem.spec.search.layer_split == "auto"
         return np.asarray(free | ~rows.both_ways | (rows.loss_slot == 0))
-    alike = rows.embedding_slot == rows.loss_slot
+    again = problem.spec.training.recompute_mlp_layers
+    alike = (rows.embedding_slot == rows.loss_slot) & ((again == 0) | ((rows.schedule == 1) & (again % rows.pp == 0)))
     alike &= (rows.loss_slot == 0) | (rows.pp == 2)  # two stages may each be one layer short
     return np.asarray(alike & (rows.places(problem.model.layers) % (rows.pp * rows.vpp) == 0))
 

@@ -51,6 +51,7 @@ training:
   recompute_activation_function: false  # results of activation functions made again (MindSpeed); default false
   recompute_mla_up_proj: false  # latent attention's queries, keys, values made again (MindSpeed); default false
   mla_swap_core_attn_out: false  # DualPipeV: results of latent attention's core on the host (MindSpeed); default false
+  recompute_mlp_layers: 0  # layers whose feed-forward blocks are recomputed (MindSpeed's swap-attention); default 0
   distribute_saved_activations: false  # recomputed layers' inputs shared out over tp ranks (Megatron); default false
   cpu_checkpointing: false  # recomputed layers' inputs wait on the host (DeepSpeed); default false
   moe_zero_memory: null  # experts' inputs and activations made again (MindSpeed): level0, level1; default null: kept

@@ -213,6 +213,10 @@ class Training(Part):
         default=False,
         description="results of latent attention's core wait on the host, with DualPipeV (MindSpeed-LLM's flag)",
     )
+    recompute_mlp_layers: Annotated[StrictInt, Field(ge=0, le=MOST)] = Field(
+        default=0,
+        description="layers, as many of each stage, that recompute feed-forward blocks (MindSpeed's swap-attention)",
+    )
     distribute_saved_activations: StrictBool = Field(
         default=False,
         description="what recomputed layers keep is shared out over tensor-parallel ranks that all hold it (Megatron)",
@@ -310,6 +314,11 @@ class Training(Part):
     def whole_layers_alone(self) -> bool:
         """What a plan recomputes is whole layers, by kind none or block, for a switch is at work inside them."""
         return self.recomputes_inside or self.mla_swap_core_attn_out
+
+    @property
+    def no_recomputation(self) -> bool:
+        """A plan recomputes nothing, for a switch says what becomes of layers' activations."""
+        return self.offload_layers > 0 or self.recompute_mlp_layers > 0
 
     @property
     def host_link(self) -> bool:

@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from cpsolver.cost import comm, compute, gemms, memory, states
-from cpsolver.cost.activation_switches import offload_seconds, offloaded, recomputed_functions, recomputed_projections
+from cpsolver.cost.activation_switches import (
+    offload_seconds,
+    offloaded,
+    recomputed_function_seconds,
+    recomputed_functions,
+    recomputed_projections,
+)
 from cpsolver.cost.kinds import LayerKind
 from cpsolver.cost.layers import Layers
 from cpsolver.cost.shard import Candidates, Shard
@@ -339,6 +345,61 @@ def test_a_v_keeps_its_last_chunk_s_projections() -> None:
     less = [one.activations - other.activations for one, other in zip(before, after, strict=True)]
     assert less == pytest.approx([4 * 2 * kept, 5 * 2 * kept])
     assert [found.rule for found in violations(again, plan)] == [found.rule for found in violations(plain, plan)]
+
+
+def blocks_again(layers: int, **switches: Any) -> Problem:
+    """Of four layers so many whose feed-forward blocks are recomputed beside attention on the host."""
+    given = {"activation_offload": "attention", "recompute_mlp_layers": layers, **switches}
+    problem = of(given)
+    return problem.with_(search={"layer_split": "even"})
+
+
+@pytest.mark.parametrize(("layers", "functions"), [(2, False), (4, False), (2, True)])
+def test_some_layers_recompute_their_blocks_beside_attention_on_the_host(layers: int, functions: bool) -> None:
+    """A gated block keeps three results of its width, two where its activation function is made again anyway; not what
+    goes into it. Of `layers` of 4 that is gone, and once there while it is recomputed."""
+    again = {"recompute_activation_function": functions}
+    none, some = (blocks_again(count, **again) for count in (0, layers))
+    row = row_of(none, tp=2, dp=2, flags="sfz")
+    before, after = memory_table(none, row), memory_table(some, row)
+    block = (2 if functions else 3) * 2 * row.shard.tokens(none.sequence).item() * none.model.ffn / 2
+    assert (before.full - after.full).item() == pytest.approx(layers / 4 * block)
+    assert (after.buffer - before.buffer).item() == pytest.approx(block)
+    chip = none.supplies[0].chip
+    times = [Layers.of(problem, chip, row.shard) for problem in (none, some)]
+    part = times[0].parts[0][0]
+    functions_s = recomputed_function_seconds(none, chip, row.shard, DENSE)
+    wanted = layers / 4 * (part.own.block + part.inside.block - functions_s)
+    assert (times[1].again - times[0].again).item() == pytest.approx(wanted.item())
+    assert wanted.item() > 0
+
+
+def test_layers_that_recompute_their_blocks_are_as_many_on_each_stage() -> None:
+    def told(plan: Strategy, layers: int = 2) -> list[str]:
+        found = violations(blocks_again(layers), plan)
+        return [each.rule for each in found if "recompute_mlp_layers" in each.message]
+
+    assert told(strategy_of("x:2,2", dp=2, flags="fz")) == []
+    assert told(strategy_of("x:2,2", dp=2, flags="fz"), 3) == ["layer_split"]
+    assert told(replace(strategy_of("x:2,2", dp=2, flags="fz"), schedule="zb1p")) == ["layer_split"]
+    assert told(strategy_of("x:4", dp=4, recompute="block", amount=1, flags="fz")) == ["recompute"]
+
+
+@pytest.mark.parametrize(
+    ("layers", "changes", "said"),
+    [
+        (5, {}, "is more than the 4 layers"),
+        (2, {"moe": {"experts": 4, "expert_ffn": 512, "top_k": 1, "first_dense": 1}}, "layers of several kinds"),
+        (2, {"mtp_layers": 1}, "layers of several kinds"),
+        (2, {}, "needs search.layer_split = 'even'"),
+    ],
+)
+def test_blocks_of_some_layers_are_counted_where_layers_are_alike(
+    layers: int, changes: dict[str, Any], said: str
+) -> None:
+    training = {"recompute_mlp_layers": layers, "activation_offload": "attention"}
+    with pytest.raises(InputError, match=said):
+        resolve(parse_spec(spec_of(model=model_spec(**changes), training=training)))
 
 
 SWAPPED = {"experts": 4, "expert_ffn": 512, "top_k": 1}

@@ -140,6 +140,20 @@ def test_projections_made_again_agree_with_brute_force(bend: bool, count: int) -
     assert sum(bool(best) for _, best in problems) >= count // 8
 
 
+def with_blocks_again(seed: int) -> Problem:
+    """A random problem of which some layers, as many of each stage, recompute their blocks beside swapped attention."""
+    problem = random_problem(seed)
+    count = 1 + seed % problem.model.layers
+    problem = with_host(problem, activation_offload="attention", recompute_mlp_layers=count)
+    return problem.with_(search={"layer_split": "even"})
+
+
+@pytest.mark.parametrize(("bend", "count"), [full(True, 8), night(False, 24), night(True, 24)])
+def test_blocks_made_again_agree_with_brute_force(bend: bool, count: int) -> None:
+    problems = compared(with_blocks_again, seeds(15000 + 1000 * bend, count), None, bend)
+    assert sum(bool(best) for _, best in problems) >= count // 8
+
+
 def with_shared_checkpoints(seed: int) -> Problem:
     """A random problem whose tensor-parallel ranks share out what recomputed layers keep, on the device or the host."""
     return with_host(random_problem(seed), distribute_saved_activations=seed % 3 > 0, cpu_checkpointing=seed % 3 < 2)

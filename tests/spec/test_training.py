@@ -37,6 +37,12 @@ def wrong(training: dict[str, Any], **search: Any) -> str:
         ({"activation_offload": ["mlp_norm"], "offload_layers": 1}, "excludes training.activation_offload"),
         ({"cuda_graph": "te", "offload_layers": 1}, "excludes training.cuda_graph = 'te'"),
         ({"recompute_mla_up_proj": True, "lora": {}}, "recompute_mla_up_proj = true: excludes"),
+        ({"recompute_mlp_layers": 2}, "needs training.activation_offload"),
+        ({"recompute_mlp_layers": 2, "activation_offload": "attention", "lora": {}}, "(allowed: 0)"),
+        (
+            {"recompute_mlp_layers": 2, "activation_offload": "attention", "moe_zero_memory": "level0"},
+            "recompute_mlp_layers = 2: excludes training.moe_zero_memory",
+        ),
         ({"mla_swap_core_attn_out": True, "lora": {}}, "mla_swap_core_attn_out = true: excludes training.lora"),
         ({"mla_swap_core_attn_out": True, "activation_offload": "attention"}, "excludes training.activation_offload"),
         ({"mla_swap_core_attn_out": True, "offload_layers": 1}, "excludes training.offload_layers"),

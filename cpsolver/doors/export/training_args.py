@@ -173,6 +173,7 @@ def check_switches(training: Training, framework: str, has: tuple[str, ...] = ()
         "recompute_activation_function": training.recompute_activation_function,
         "recompute_mla_up_proj": training.recompute_mla_up_proj,
         "mla_swap_core_attn_out": training.mla_swap_core_attn_out,
+        "recompute_mlp_layers": training.recompute_mlp_layers > 0,
         "distribute_saved_activations": training.distribute_saved_activations,
         "cpu_checkpointing": training.cpu_checkpointing,
         "moe_zero_memory": training.moe_zero_memory is not None,

@@ -36,9 +36,9 @@ def allowed_kinds(problem: Problem, chip: str) -> tuple[RecomputeKind, ...]:
     """The kinds of recomputation that the launcher, the pins and the bans leave for a chip type."""
     search = problem.spec.search
     known = RECOMPUTE_KINDS if problem.launcher is None else problem.launcher.kinds(RECOMPUTE_KINDS)
-    if problem.spec.training.offload_layers:  # rule layer_offload
-        known = tuple(kind for kind in known if kind == "none")
     training = problem.spec.training
+    if training.no_recomputation:  # rules layer_offload, recompute
+        known = tuple(kind for kind in known if kind == "none")
     if training.whole_layers_alone:  # rule recompute
         known = tuple(kind for kind in known if kind in BESIDE_FUNCTIONS)
     if pinned_for(search.pin.recompute_modules, chip):

@@ -9,6 +9,9 @@ import pytest
 
 from cpsolver.doors.importing.imported import Imported, ImportOptions, import_source
 from cpsolver.inputs.errors import InputError
+from cpsolver.problem.resolve import resolve
+from cpsolver.rules import violations
+from cpsolver.spec.spec import parse_spec
 from tests.doors.importing.test_import_scripts import LLAMA, STEP, imported, plan, torchrun
 from tests.support.command import in_tmp  # noqa: F401
 
@@ -212,20 +215,40 @@ EXPERTS = "--num-experts 8 --moe-router-topk 2 --expert-model-parallel-size 2 "
         ("--recompute-num-layers 8 " + EXPERTS, ("moe",)),
         ("--recompute-num-layers 8 --first-k-dense-replace 1 " + EXPERTS, ("mlp", "moe")),
         ("--recompute-num-layers 4 --num-layers-per-virtual-pipeline-stage 4", ("mlp",)),
-        ("--recompute-num-layers 7", None),
-        (
-            "--recompute-num-layers 4 --num-layers-per-virtual-pipeline-stage 4 --enable-recompute-layers-per-pp-rank",
-            None,
-        ),
+        ("--recompute-num-layers 7 " + EXPERTS, None),
+        ("--recompute-num-layers 7 --recompute-method block", None),
+        ("--recompute-num-layers 7 --num-layer-list 7,9,8,8", None),
     ],
 )
 def test_blocks_beside_swapped_attention_are_recomputed(arguments: str, modules: tuple[str, ...] | None) -> None:
-    """32 layers over 4 stages, 8 each: what is recomputed in all of them is a plan's, less is told."""
+    """32 layers over 4 stages, 8 each: what is recomputed in all of them is a plan's, less is told where layers or
+    stages are not alike, or where no other layers are swapped."""
     found = imported(torchrun(f"{LLAMA} {STEP} {SWAPPED} {arguments}"), chip="ascend_910b")
     assert found.strategy is not None
     chosen = found.strategy.recompute_modules[0]
     assert chosen == (modules or ())
     assert any("beside --swap-attention" in note for note in found.notes) == (modules is None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "blocks"),
+    [
+        ("--recompute-num-layers 7", 28),
+        ("--recompute-num-layers 3 --num-layers-per-virtual-pipeline-stage 4", 24),
+        (
+            "--recompute-num-layers 4 --num-layers-per-virtual-pipeline-stage 4 --enable-recompute-layers-per-pp-rank",
+            16,
+        ),
+    ],
+)
+def test_blocks_of_some_layers_beside_swapped_attention_are_the_spec_s(arguments: str, blocks: int) -> None:
+    """Seven of a stage's eight layers; three of each of two chunks; four of a stage's."""
+    found = imported(torchrun(f"{LLAMA} {STEP} {SWAPPED} --use-mcore-models {arguments}"), chip="ascend_910b")
+    assert found.spec["training"]["recompute_mlp_layers"] == blocks
+    assert found.spec["search"] == {"layer_split": "even"}
+    assert not any("beside --swap-attention" in note for note in found.notes)
+    assert found.strategy is not None
+    assert not [each for each in violations(resolve(parse_spec(found.spec)), found.strategy) if each.rule != "memory"]
 
 
 def test_modules_that_wait_have_megatron_cores_names() -> None:
