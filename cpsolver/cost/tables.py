@@ -348,7 +348,10 @@ class _Sync:
             return np.zeros(len(self._rows)), np.zeros(len(self._rows))
         reduce, gather = self._seconds(*trained)
         gather = gather if self._problem.lora is None else self._seconds(*held)[1]
-        return np.where(self._parameters, gather, 0.0), np.where(self._gradients, reduce, 0.0)
+        own = held[0] / self._rows.shards + held[1] / self._rows.expert_shards
+        weights, gradients = states.link_seconds(self._problem, self._chip, own)
+        gather, reduce = np.where(self._parameters, gather + weights, 0.0), np.where(self._gradients, reduce, 0.0)
+        return gather, reduce + np.where(self._parameters, gradients, 0.0)
 
     def hidden_behind(self, parts: StageParameters, forward: Floats, backward: Floats) -> tuple[Floats, Floats, Floats]:
         """Exposed seconds for each layer, for each stage, and for what the last stage has more.

@@ -100,6 +100,7 @@ class Constants(BaseModel):
     backward_buffer_share: Constant
     kept_expert_outputs: Constant
     zero_experts_sent: Constant
+    host_gradients: Constant
     gathered_layers: Constant
     fp8_weight_bytes: Constant
     fp8_cast_bytes: Constant

@@ -49,6 +49,7 @@ Switch = Literal[
     "release_fp32_gradients",
     "reuse_fp32_parameters",
     "optimizer_offload",
+    "parameter_offload",
     "swap_optimizer",
     "offload_layers",
     "recompute_activation_function",

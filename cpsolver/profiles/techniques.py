@@ -55,6 +55,8 @@ class Figures(_Frozen):
     remainder_traffic_bytes: Figure
     offload_gradient_bytes: Figure
     offload_weight_bytes: Figure
+    persistent_weights: Figure
+    host_gradient_trips: Figure
     host_update_ns: Figure
     host_update_ranks: Figure
     swap_slices: Figure

@@ -318,6 +318,8 @@ def _expert_overlap(problem: Problem, rows: Candidates) -> Bools:
 def _sharding(problem: Problem, rows: Candidates) -> Bools:
     deep, group = rows.sharded > 1, rows.sharding_group
     allowed = ~deep | (rows.distributed_optimizer & (rows.replicas > 1) & (rows.pp == 1))
+    if problem.spec.training.parameter_offload:
+        allowed &= rows.distributed_optimizer & (rows.sharded == 3)
     grouped = (group > 1) & (group < rows.replicas) & (rows.replicas % np.maximum(1, group) == 0)
     allowed &= (group == 0) | (rows.distributed_optimizer & grouped)
     if problem.model.moe is not None:

@@ -43,6 +43,7 @@ training:
   release_fp32_gradients: false  # fp16: no fp32 copy of the gradients (AscendSpeed --release-fp32-grad); default false
   reuse_fp32_parameters: false  # bf16: weights are half of their master (MindSpeed --reuse-fp32-param); default false
   optimizer_offload: 0.0  # share of the optimizer's states and work on the host, 0 to 1; default 0
+  parameter_offload: false  # sharded weights wait on the host (DeepSpeed's offload_param); default false
   swap_optimizer: false  # states wait on the host between steps (MindSpeed --swap-optimizer); default false
   # Modules whose inputs wait on the host for the backward pass: [attention], or some of attn_norm, qkv_linear,
   # core_attn, attn_proj, mlp_norm, expert_fc1, moe_act; default null: none

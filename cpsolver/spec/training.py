@@ -192,6 +192,10 @@ class Training(Part):
     optimizer_offload: Annotated[Number, Field(ge=0, le=1)] = Field(
         default=0.0, description="share of the optimizer's states, and of its work, that the host has"
     )
+    parameter_offload: StrictBool = Field(
+        default=False,
+        description="sharded weights wait on the host until they are gathered (DeepSpeed's offload_param)",
+    )
     swap_optimizer: StrictBool = Field(
         default=False, description="the optimizer's states wait on the host between steps (MindSpeed --swap-optimizer)"
     )
@@ -283,6 +287,7 @@ class Training(Part):
         switches = {
             f"optimizer {self.optimizer}": techniques().optimizers[self.optimizer].sharded,
             "optimizer_offload": self.optimizer_offload > 0,
+            "parameter_offload": self.parameter_offload,
             "swap_optimizer": self.swap_optimizer,
             "fp8_parameter_gather": self.fp8_parameter_gather is True,
         }
@@ -325,6 +330,7 @@ class Training(Part):
         """Whether something travels between device and host in every step."""
         return (
             self.optimizer_offload > 0
+            or self.parameter_offload
             or self.swap_optimizer
             or bool(self.activation_offload)
             or self.offload_layers > 0

@@ -40,6 +40,7 @@ _NOT_FROZEN = {
         "excludes training.lora: what frozen layers keep of activation functions is counted without it"
     ),
     "recompute_mla_up_proj": later("excludes training.lora: what frozen projections keep is counted without it"),
+    "parameter_offload": later("excludes training.lora: what frozen weights take of the host's link is not counted"),
     "recompute_mlp_layers": later("excludes training.lora, as --swap-attention does (MindSpeed)"),
     "mla_swap_core_attn_out": later("excludes training.lora: what frozen layers send to the host is not counted"),
     "moe_zero_memory": later("excludes training.lora: what frozen experts keep is counted without it"),

@@ -176,6 +176,55 @@ def test_states_on_the_host_cost_trips_and_the_host_s_work() -> None:
     assert seconds({"optimizer_offload": 0.25}) == pytest.approx(0.75 * 0.034 + 0.25 * (0.8 + host))
 
 
+WHOLE_AWAY = {"parameter_offload": True, "optimizer_offload": 1.0}
+
+
+def test_sharded_weights_wait_on_the_host_with_their_gradients() -> None:
+    """DeepSpeed: of 2 + 4 + 12 bytes norms and biases stay alone, 1.1 / 512 of the weights, each whole; of ZeRO-1's
+    weights and of Megatron's gradients all stays."""
+    plan = replace(SHARED, sharded="parameters")
+    stays = 2 * 1.1 / 512
+    model = model_spec(hidden=512)
+    host = {"host_gradients": 1.0}
+    assert each(of(WHOLE_AWAY, model=model, stack=host), plan) == pytest.approx(stays)
+    assert each(of(WHOLE_AWAY, model=model), plan) == pytest.approx(stays + 4 / 4)
+    assert each(of({"optimizer_offload": 1.0}, model=model, stack=host), plan) == pytest.approx(2 / 4)
+    assert each(of({"parameter_offload": True}, model=model, stack=host), plan) == pytest.approx(stays + 16 / 4)
+    assert each(of({"optimizer_offload": 1.0}, model=model, stack=host)) == pytest.approx(6)
+
+
+def test_weights_on_the_host_travel_whenever_they_are_gathered() -> None:
+    """2 bytes of a rank's own weights at 10 GB/s, and its gradients' 4 down and up again; a step brings no weights
+    back from the host, and takes those there that the device updates."""
+    away, stay = of(WHOLE_AWAY, stack={"host_gradients": 1.0}), of({"optimizer_offload": 1.0})
+    chip, billion = away.supplies[0].chip, np.array([1e9])
+    gathered, reduced = states.link_seconds(away, chip, billion)
+    rate = 10e9 * chip.efficiency["host_link"].value
+    assert (gathered.item(), reduced.item()) == pytest.approx((2e9 / rate, 2 * 4e9 / rate))
+    assert [part.item() for part in states.link_seconds(stay, chip, billion)] == [0, 0]
+    back = states.optimizer_seconds(stay, chip, billion) - states.optimizer_seconds(away, chip, billion)
+    assert back.item() == pytest.approx(4e9 / rate)
+    updated = [states.optimizer_seconds(of({"parameter_offload": on}), chip, billion).item() for on in (False, True)]
+    assert updated[1] - updated[0] == pytest.approx(2e9 / rate)
+    rows = [Candidates.one(replace(SHARED, sharded="parameters"), problem.batch) for problem in (stay, away)]
+    before, after = (
+        time_table(problem, problem.supplies[0], row) for problem, row in zip((stay, away), rows, strict=True)
+    )
+    own = memory.stage_parameters(away, rows[1]).layer / 4 * 1e-9
+    assert (after.gather - before.gather).item() == pytest.approx(own.item() * gathered.item())
+    assert (after.scatter - before.scatter).item() == pytest.approx(own.item() * reduced.item())
+
+
+def test_weights_wait_on_the_host_where_they_are_sharded() -> None:
+    def told(plan: Strategy) -> list[str]:
+        found = violations(of({"parameter_offload": True}), plan)
+        return [each.rule for each in found if "parameter_offload" in each.message]
+
+    assert told(replace(SHARED, sharded="parameters")) == []
+    assert told(SHARED) == ["sharding"]
+    assert told(PLAIN) == ["optimizer", "sharding"]
+
+
 @pytest.mark.parametrize(("share", "measured_s"), [(0.25, 0.875), (0.5, 1.488), (0.75, 2.191), (1.0, 3.193)])
 def test_offload_on_h100_takes_what_was_measured(share: float, measured_s: float) -> None:
     """Seconds more in a step of Qwen3-30B-A3B on 16 H100: skills/nemo-mbridge-perf-cpu-offloading/card.yaml."""

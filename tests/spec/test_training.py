@@ -43,6 +43,7 @@ def wrong(training: dict[str, Any], **search: Any) -> str:
             {"recompute_mlp_layers": 2, "activation_offload": "attention", "moe_zero_memory": "level0"},
             "recompute_mlp_layers = 2: excludes training.moe_zero_memory",
         ),
+        ({"parameter_offload": True, "lora": {}}, "parameter_offload = true: excludes training.lora"),
         ({"mla_swap_core_attn_out": True, "lora": {}}, "mla_swap_core_attn_out = true: excludes training.lora"),
         ({"mla_swap_core_attn_out": True, "activation_offload": "attention"}, "excludes training.activation_offload"),
         ({"mla_swap_core_attn_out": True, "offload_layers": 1}, "excludes training.offload_layers"),

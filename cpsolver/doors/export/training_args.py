@@ -169,6 +169,7 @@ def check_switches(training: Training, framework: str, has: tuple[str, ...] = ()
     on = {
         "release_fp32_gradients": training.release_fp32_gradients,
         "reuse_fp32_parameters": training.reuse_fp32_parameters,
+        "parameter_offload": training.parameter_offload,
         "swap_optimizer": training.swap_optimizer,
         "recompute_activation_function": training.recompute_activation_function,
         "recompute_mla_up_proj": training.recompute_mla_up_proj,

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from cpsolver.doors.importing.arguments import Arguments, pairs
+from cpsolver.doors.importing.deepspeed_file import WEIGHTS_AWAY
 from cpsolver.inputs.language import say
 from cpsolver.profiles.switches import MuonTpMode
 from cpsolver.profiles.techniques import techniques
@@ -193,6 +194,9 @@ def _offload(arguments: Arguments) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if arguments.has("optimizer-cpu-offload"):
         fields["optimizer_offload"] = arguments.real("optimizer-offload-fraction", 1.0)
+    if WEIGHTS_AWAY in arguments.given:
+        arguments.note_read(WEIGHTS_AWAY)
+        fields["parameter_offload"] = True
     if arguments.has("swap-optimizer"):
         fields["swap_optimizer"] = True
     if arguments.has("cpu-offloading-num-layers"):
