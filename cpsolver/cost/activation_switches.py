@@ -15,7 +15,7 @@ from cpsolver.cost.kinds import LayerKind, over_parts, problem_of
 from cpsolver.cost.memory import LayerBytes, layer_bytes
 from cpsolver.cost.modules import projects_up, up_projected_bytes, up_projection_seconds
 from cpsolver.cost.shard import Candidates, Floats, Shard
-from cpsolver.cost.zero_memory import dropped
+from cpsolver.cost.zero_memory import dropped, weighted_activations
 from cpsolver.plans.strategy import MODULES
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.switches import OffloadModule
@@ -135,6 +135,7 @@ def recomputed_functions(problem: Problem, shard: Shard, kind: LayerKind) -> tup
     if not kind.experts:
         return each * problem.model.ffn, {"mlp": each * problem.model.ffn}
     routed, shared = (each * width for width in _widths(problem, kind))
+    routed = routed + weighted_activations(problem, shard)
     return routed + shared, {"moe": routed + shared, "moe_act": routed, "shared_experts": shared}
 
 

@@ -507,6 +507,35 @@ def test_experts_that_keep_little_send_their_inputs_again(level: str, more: int)
     assert (after.recompute - before.recompute).item() == 0
 
 
+@pytest.mark.parametrize(
+    ("switches", "kept"), [({}, 1), ({"recompute_activation_function": True}, 0), ({"moe_zero_memory": "level0"}, 0)]
+)
+def test_activations_before_their_weights_are_kept_where_no_kernel_does_both(
+    switches: dict[str, Any], kept: int
+) -> None:
+    """Of T tokens' two choices, 256 wide, on two ranks, in 2 bytes; a shared expert has no weight. They go with the
+    activations' results, and what is made again is there twice."""
+    model = model_spec(moe={"experts": 8, "expert_ffn": 256, "top_k": 2, "shared_experts": 1})
+    fused, apart = (of(switches, model, {"kept_weighted_activations": each}) for each in (0.0, 1.0))
+    row = row_of(fused, tp=2, dp=2, ep=2, flags="sfz")
+    none, some = memory_table(fused, row), memory_table(apart, row)
+    results = 2 * row.shard.tokens(fused.sequence).item() * 2 * 256 / 2
+    assert (some.full - none.full).item() == pytest.approx(kept * results)
+    assert (some.buffer - none.buffer).item() == pytest.approx(2 * (1 - kept) * results)
+    freed = (some.freed - none.freed)[0, :, 0]
+    wanted = dict.fromkeys(("moe", "moe_act"), kept * results)
+    assert dict(zip(MODULES, freed.tolist(), strict=True)) == pytest.approx(
+        {name: wanted.get(name, 0.0) for name in MODULES}
+    )
+
+
+def test_mindspeed_applies_weights_inside_experts() -> None:
+    """Of core 0.12.1, whose experts take the probabilities; before, and in other frameworks on Ascend, behind them."""
+    stacks = {name: load_stack(name) for name in ("mindspeed", "mindformers", "ascendspeed")}
+    kept = {name: (each.kept_expert_outputs, each.kept_weighted_activations) for name, each in stacks.items()}
+    assert kept == {"mindspeed": (0, 1), "mindformers": (1, 0), "ascendspeed": (1, 0)}
+
+
 def test_activations_of_experts_are_dropped_once() -> None:
     moe = {"experts": 8, "expert_ffn": 256, "top_k": 2}
     switches: list[dict[str, Any]] = [{"recompute_activation_function": True}, {"moe_zero_memory": "level0"}]
