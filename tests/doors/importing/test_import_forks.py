@@ -252,6 +252,14 @@ def test_blocks_of_some_layers_beside_swapped_attention_are_the_spec_s(arguments
     assert not [each for each in violations(resolve(parse_spec(found.spec)), found.strategy) if each.rule != "memory"]
 
 
+@pytest.mark.parametrize("uniform", [False, True])
+def test_attention_s_results_wait_on_the_host_beside_whole_layers(uniform: bool) -> None:
+    kind = " --recompute-granularity full --recompute-method uniform --recompute-num-layers 1" * uniform
+    found = imported(torchrun(f"{LLAMA} {STEP} --mla-swap-core-attn-out --schedules-method dualpipev{kind} {LATENT}"))
+    assert found.spec["training"].get("mla_swap_core_attn_out", False) is not uniform
+    assert any("--mla-swap-core-attn-out is not in the plan" in note for note in found.notes) is uniform
+
+
 def test_modules_that_wait_have_megatron_cores_names() -> None:
     core = f"{LLAMA} {STEP} --use-flash-attn --use-mcore-models --swap-attention"
     assert imported(torchrun(core)).spec["training"]["activation_offload"] == ["attention"]

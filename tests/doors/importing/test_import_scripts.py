@@ -316,12 +316,6 @@ def test_ends_that_count_for_a_layer() -> None:
         (f"{PARTITIONED} --deepspeed-activation-checkpointing", {"distribute_saved_activations": True}),
         (PARTITIONED, {"distribute_saved_activations": None}),
         (f"--recompute-mla-up-proj --schedules-method dualpipev {LATENT}", {"recompute_mla_up_proj": True}),
-        (f"--mla-swap-core-attn-out --schedules-method dualpipev {LATENT}", {"mla_swap_core_attn_out": True}),
-        (
-            "--mla-swap-core-attn-out --recompute-granularity full --recompute-method uniform --recompute-num-layers 1 "
-            f"--schedules-method dualpipev {LATENT}",
-            {"mla_swap_core_attn_out": None},
-        ),
         (
             "--recompute-activation-function --recompute-activation-function-num-layers 30 "
             "--recompute-granularity full --recompute-method block --recompute-num-layers 2",
