@@ -37,6 +37,8 @@ _DEVICE_TROUBLE = re.compile("devices|--global-batch-size .* multiple|--expert-m
 _CHIPS = (("ascend_910b", "ascend_950dt"), ("h100", "b200"))
 _NEWEST = re.compile("(^|_)A5(_|\\.)")
 """Names of scripts for the newest Ascend (Atlas A5: 950)."""
+_A3 = re.compile("(^|_)A3(_|\\.)")
+"""Names of scripts for the Ascend before it (Atlas A3: dies of 910C)."""
 _KUNLUN = re.compile("BKCL_|XPU_VISIBLE")
 """Variables of Kunlun's libraries."""
 _ALPS = re.compile("/capstor/")
@@ -124,6 +126,8 @@ def chips_of(file: Path) -> tuple[str, ...]:
         return ("kunlun3",)
     if not _ASCEND.search(text) and "ascend" not in str(file).lower():
         return _CHIPS[1]
+    if _A3.search(file.name):
+        return ("ascend_910c_die", _CHIPS[0][1])
     return tuple(reversed(_CHIPS[0])) if _NEWEST.search(file.name) else _CHIPS[0]
 
 

@@ -14,8 +14,8 @@ from cpsolver.cost.compute import Traffic, stream
 from cpsolver.cost.kinds import LayerKind, over_parts, problem_of
 from cpsolver.cost.memory import LayerBytes, layer_bytes
 from cpsolver.cost.modules import projects_up, up_projected_bytes, up_projection_seconds
-from cpsolver.cost.shard import Floats, Shard
-from cpsolver.cost.zero_memory import dropped
+from cpsolver.cost.shard import Candidates, Floats, Shard
+from cpsolver.cost.zero_memory import dropped, weighted_activations
 from cpsolver.plans.strategy import MODULES
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.switches import OffloadModule
@@ -34,7 +34,31 @@ def on_device(problem: Problem, shard: Shard, kind: LayerKind, layer: LayerBytes
     Some layers' tensors are there while they travel: those count as buffers. What selective recomputation of a module
     drops in any case is not saved a second time.
     """
-    return _away(problem, _at_work(problem, shard, kind, layer))
+    return _away(problem, _blocks_again(problem, shard, kind, _at_work(problem, shard, kind, layer)))
+
+
+def _blocks_again(problem: Problem, shard: Shard, kind: LayerKind, layer: LayerBytes) -> LayerBytes:
+    """The mean of a stage's layers where the feed-forward blocks of the first ones are recomputed beside attention that
+    waits on the host; what goes into a block stays, a norm's result too.
+
+    One block is there as a whole while it is recomputed. Interleaved, the first chunks have more of these layers, and
+    of microbatches in flight: memory is rounded up. MindSpeed 028de58, core/memory/swap_attention, and
+    adaptive_recomputing/adaptive_recompute_apply.py.
+    """
+    share = blocks_again(problem)
+    if not (share and kind.feed_forward):
+        return layer
+    at = MODULES.index("moe" if kind.experts else "mlp")
+    norm = problem.element_bytes * problem.model.hidden * shard.tokens(problem.sequence) / shard.sequence_split
+    block = layer.freed[at] - norm * (problem.spec.training.fused_kernels and not kind.experts)
+    freed = layer.freed.copy()
+    freed[at] -= share * block
+    return replace(layer, full=layer.full - share * block, freed=freed, buffer=layer.buffer + block)
+
+
+def blocks_again(problem: Problem) -> float:
+    """Of the model's layers, those whose feed-forward blocks are recomputed beside attention that waits on the host."""
+    return min(1.0, problem.spec.training.recompute_mlp_layers / problem.model.layers)
 
 
 def _away(problem: Problem, layer: LayerBytes) -> LayerBytes:
@@ -63,7 +87,8 @@ def _share_away(problem: Problem) -> float:
 def _at_work(problem: Problem, shard: Shard, kind: LayerKind, layer: LayerBytes) -> LayerBytes:
     """What a layer that stays keeps, in 8 bits, without what its modules send to the host and what is made again."""
     training = problem.spec.training
-    if not (problem.narrow_activations or training.activation_offload or training.recomputes_inside):
+    away = training.activation_offload or training.mla_swap_core_attn_out
+    if not (problem.narrow_activations or away or training.recomputes_inside):
         return layer
     each = [[count * of for of in _saved(problem, shard, part)] for part, count in kind.parts]
     saved, inside, held = (reduce(add, of) for of in zip(*each, strict=True))
@@ -78,11 +103,13 @@ def _at_work(problem: Problem, shard: Shard, kind: LayerKind, layer: LayerBytes)
 def _saved(problem: Problem, shard: Shard, kind: LayerKind) -> tuple[Floats, Floats, Floats]:
     """Bytes that switches save of what a layer keeps, those of them that each module drops anyway, and those that are
     there all the same while a layer is at work."""
+    swapped = swapped_results(problem, shard, kind)
     parts = [
         offloaded(problem, shard, kind),
         recomputed_functions(problem, shard, kind),
         recomputed_projections(problem, shard, kind),
         narrowed(problem, shard, kind),
+        (swapped, {}),
     ]
     away, again = parts[0][0], parts[1][0] + parts[2][0]
     zero = dropped(problem, shard, kind, _input_bytes(problem))
@@ -90,6 +117,7 @@ def _saved(problem: Problem, shard: Shard, kind: LayerKind) -> tuple[Floats, Flo
     saved = np.asarray(sum(each for each, _ in parts))
     inside = np.stack([sum((less.get(name, 0.0) for _, less in parts), 0.0 * saved) for name in MODULES])
     held = techniques().offload_layers_held * away + techniques().function_results_held * again
+    held = held + techniques().swapped_results_held * swapped
     return saved, inside, held + zero.held if zero else held
 
 
@@ -107,6 +135,7 @@ def recomputed_functions(problem: Problem, shard: Shard, kind: LayerKind) -> tup
     if not kind.experts:
         return each * problem.model.ffn, {"mlp": each * problem.model.ffn}
     routed, shared = (each * width for width in _widths(problem, kind))
+    routed = routed + weighted_activations(problem, shard)
     return routed + shared, {"moe": routed + shared, "moe_act": routed, "shared_experts": shared}
 
 
@@ -121,6 +150,25 @@ def recomputed_projections(problem: Problem, shard: Shard, kind: LayerKind) -> t
     return saved, {"mla_up_proj": saved}
 
 
+def left_in_last_chunk(problem: Problem, rows: Candidates, kind: LayerKind) -> Floats:
+    """Bytes a layer and microbatch that `recomputed_projections` counts as saved, and the last chunk of a V keeps.
+
+    MindSpeed-LLM c77308a1, tasks/models/transformer/mla_up_proj_overlap_tp_comm.py, should_recompute_mla_up_proj: under
+    DualPipeV not in the chunk that holds the head.
+    """
+    kept = over_parts(kind, lambda part: recomputed_projections(problem, rows.shard, part)[0])
+    return np.where(rows.v_shaped, kept, 0.0)
+
+
+def swapped_results(problem: Problem, shard: Shard, kind: LayerKind) -> Floats:
+    """Bytes a layer and microbatch of what latent attention's core gives, where that waits on the host: the input of
+    the product behind it (MindSpeed-LLM c77308a1, tasks/models/transformer/multi_latent_attention.py)."""
+    if not (problem.spec.training.mla_swap_core_attn_out and kind.attends and projects_up(problem.model)):
+        return np.zeros(len(shard.tp))
+    values = gemms.core_widths(problem.model)[1]
+    return problem.element_bytes * shard.tokens(problem.sequence) * problem.model.heads / shard.tp * values
+
+
 def recomputed_projection_seconds(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -> Floats:
     """Seconds a layer and microbatch in which those projections run again before backward."""
     if not (problem.spec.training.recompute_mla_up_proj and kind.attends and projects_up(problem.model)):
@@ -130,7 +178,7 @@ def recomputed_projection_seconds(problem: Problem, chip: Chip, shard: Shard, ki
 
 def recomputed_inside_seconds(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -> Floats:
     """Seconds a layer and microbatch of all that is dropped inside it and made again before its backward pass."""
-    functions = recomputed_function_seconds(problem, chip, shard, kind)
+    functions = (1.0 - blocks_again(problem)) * recomputed_function_seconds(problem, chip, shard, kind)
     return functions + recomputed_projection_seconds(problem, chip, shard, kind)
 
 
@@ -219,9 +267,9 @@ def offload_seconds(
     are spread over the passes of all (Transformer Engine, pytorch/cpu_offload.py, layer_window_map).
     """
     training = problem.spec.training
-    if not (training.activation_offload or training.offload_layers):
+    if not (training.activation_offload or training.offload_layers or training.mla_swap_core_attn_out):
         return np.zeros(len(shard.tp))
-    sent = over_parts(kind, lambda part: offloaded(problem, shard, part)[0])
+    sent = over_parts(kind, lambda part: offloaded(problem, shard, part)[0] + swapped_results(problem, shard, part))
     if training.offload_layers:
         sent = _share_away(problem) * _at_work(problem, shard, kind, layer_bytes(problem, shard, kind)).full
     trip = sent / chip.host_bandwidth_bytes_s

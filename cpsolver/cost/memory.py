@@ -256,12 +256,13 @@ def _feed_forward_elements(problem: Problem, shard: Shard, kind: LayerKind) -> t
         return gates * model.ffn / tp, (gates + (problem.lora is None)) * model.ffn / tp
     moe, load = model.moe, routed_load(problem)
     assert moe is not None
-    width = load * moe.computed * moe.expert_ffn + moe.shared_width
+    routed = load * moe.computed * moe.expert_ffn
+    width, weighted = routed + moe.shared_width, problem.stack.kept_weighted_activations * routed / tp
     # Tokens that an expert's ranks have gathered, in the experts' order, and results of a device's own tokens.
     gathered, results = load * shard.etp / tp, problem.stack.kept_expert_outputs / shard.sequence_split
     latent = 2 * (moe.latent or 0) / shard.sequence_split  # what is sent, and what comes back
     sent = copies_sent(problem) * model.expert_width * (gathered + results) + latent
-    return gates * width / tp, (gates + 1) * width / tp + sent
+    return gates * width / tp, (gates + 1) * width / tp + weighted + sent
 
 
 def _widest_of_mixer(problem: Problem, shard: Shard, kind: LayerKind) -> Floats:

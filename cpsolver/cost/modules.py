@@ -156,7 +156,7 @@ def freed_bytes(problem: Problem, shard: Shard, kind: LayerKind, core: Floats, f
         gates = 2 if model.gated_mlp else 1
         freed["moe"] = fed
         routed = gemms.routed_load(problem) * moe.computed * moe.expert_ffn / tp
-        freed["moe_act"] = problem.element_bytes * tokens * routed
+        freed["moe_act"] = problem.element_bytes * tokens * (1 + problem.stack.kept_weighted_activations) * routed
         freed["shared_experts"] = problem.element_bytes * tokens * (gates + 1) * moe.shared_width / tp
     elif kind.dense:
         freed["mlp"] = fed + (norm if fused and problem.lora is None else 0.0)

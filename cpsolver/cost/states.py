@@ -57,11 +57,34 @@ class StateBytes:
 def state_bytes(problem: Problem, rows: Candidates, shards: Ints) -> StateBytes:
     """State of each parameter that the optimizer takes by elements, its sharded part divided by `shards`."""
     depth, each = np.where(rows.distributed_optimizer, rows.sharded, 0), held(problem, _of_elements(problem))
+    weight, gradient = (each.weight / np.where(depth >= 3, shards, 1), each.gradient / np.where(depth >= 2, shards, 1))
+    if problem.spec.training.parameter_offload:
+        stays = min(1.0, techniques().persistent_weights / problem.model.hidden)
+        weight = np.where(depth >= 3, each.weight * stays, weight)
     return StateBytes(
-        weight=each.weight / np.where(depth >= 3, shards, 1),
-        gradient=each.gradient / np.where(depth >= 2, shards, 1),
+        weight=weight,
+        gradient=np.where(gradients_away(problem) & (depth >= 3), 0.0, gradient),
         optimizer=each.optimizer / np.where(depth >= 1, shards, 1),
     )
+
+
+def gradients_away(problem: Problem) -> bool:
+    """Gradients that are sharded with the weights wait on the host, as the optimizer does."""
+    return bool(problem.stack.host_gradients) and problem.spec.training.optimizer_offload > 0
+
+
+def link_seconds(problem: Problem, chip: Chip, weights: Floats) -> tuple[Floats, Floats]:
+    """Seconds over the host's link for so many weights of a rank's own share each time they are gathered, and for their
+    gradients in each microbatch; 0 of what stays on the device.
+
+    DeepSpeed edaa7221, runtime/zero: partition_parameters.py, all_gather_coalesced; stage3.py, partition_grads.
+    """
+    each, none = held(problem), np.zeros(len(weights))
+    if not (problem.spec.training.parameter_offload or gradients_away(problem)):
+        return none, none
+    link, trips = chip.host_bandwidth_bytes_s, techniques().host_gradient_trips
+    gathered = weights * each.weight / link if problem.spec.training.parameter_offload else none
+    return gathered, trips * weights * each.gradient / link if gradients_away(problem) else none
 
 
 def saved_bytes(problem: Problem, rows: Candidates, shards: Ints) -> Floats:
@@ -171,7 +194,8 @@ def optimizer_seconds(problem: Problem, chip: Chip, parameters: Floats) -> Float
     """One optimizer step over that many parameters held by a device, which are taken by elements.
 
     The device's own share takes its memory traffic. Swapped states come in and go out in turn, for the next slice
-    waits for the last one. The host's share: gradients out, weights in, and the host's own update, which dominates.
+    waits for the last one. The host's share: gradients out, weights in, and the host's own update, which dominates;
+    weights that wait on the host stay there, and those that the device updates go there.
     """
     training, each = problem.spec.training, held(problem, _of_elements(problem))
     share = training.optimizer_offload
@@ -180,5 +204,7 @@ def optimizer_seconds(problem: Problem, chip: Chip, parameters: Floats) -> Float
         link, known = chip.host_bandwidth_bytes_s, techniques()
         seconds += 2 * each.moved / link
         host = 1e-9 * known.host_update_ns * problem.node / known.host_update_ranks
-        seconds += share * ((known.offload_gradient_bytes + known.offload_weight_bytes) / link + host)
+        back = 0.0 if training.parameter_offload else known.offload_weight_bytes
+        seconds += share * ((known.offload_gradient_bytes + back) / link + host)
+        seconds += (1.0 - share) * training.parameter_offload * each.weight / link
     return np.asarray(parameters * seconds)

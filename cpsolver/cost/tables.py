@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cpsolver.cost import comm, compute, encoder, memory, states, whole_matrices
-from cpsolver.cost.activation_switches import on_device
+from cpsolver.cost.activation_switches import left_in_last_chunk, on_device
 from cpsolver.cost.breadth_first import hiding_shares, left_of_last
 from cpsolver.cost.kinds import layer_kinds, mean_of_kinds, of_module
 from cpsolver.cost.memory import StageParameters
@@ -90,6 +90,7 @@ class MemoryTable:
     all these the most that a layer of any kind needs, since memory is rounded up. `first_stored` is what an encoder of
     images has in flight on the first stage, and `first_buffer` what it takes there beyond `buffer`. Of each kind,
     `short` (kinds, rows) is what it keeps less than `full`, and `freed` (kinds, MODULES, rows) as in `LayerBytes`.
+    `last_chunk` is what a layer of a V's last chunk keeps more than `full` of the one microbatch that this chunk holds.
     `apart`: as in `stored_of_kinds`. `fixed` is the framework's.
     """
 
@@ -106,6 +107,7 @@ class MemoryTable:
     checkpoint: Floats
     buffer: Floats
     last_buffer: Floats
+    last_chunk: Floats
     first_stored: Floats
     first_buffer: Floats
     fixed: float
@@ -231,7 +233,8 @@ def memory_table(problem: Problem, rows: Candidates) -> MemoryTable:
     kept = memory.held_logits_bytes(problem, rows)
     last_buffer = np.maximum(buffer, memory.logits_bytes(problem, rows)) + kept
     # At the end of the step they are joined, which takes as much again when everything else has gone.
-    modules = of_module(problem.model, np.stack([layer.full for layer in layers]))
+    in_last = [left_in_last_chunk(problem, rows, kind) for kind in kinds]
+    modules = of_module(problem.model, np.stack([layer.full for layer in layers]) + in_last)
     last_buffer = np.maximum(last_buffer, 2 * kept) + memory.module_bytes(problem, rows, modules)
     return MemoryTable(
         model=problem.model,
@@ -243,6 +246,7 @@ def memory_table(problem: Problem, rows: Candidates) -> MemoryTable:
         checkpoint=more * checkpoint,
         buffer=more * buffer,
         last_buffer=more * last_buffer,
+        last_chunk=more * np.max(in_last, axis=0),
         **{name: more * column for name, column in _encoder_bytes(problem, rows, buffer).items()},
         fixed=stack.framework_bytes,
         overhead=stack.expandable_overhead if problem.expandable_segments else stack.allocator_overhead,
@@ -344,7 +348,10 @@ class _Sync:
             return np.zeros(len(self._rows)), np.zeros(len(self._rows))
         reduce, gather = self._seconds(*trained)
         gather = gather if self._problem.lora is None else self._seconds(*held)[1]
-        return np.where(self._parameters, gather, 0.0), np.where(self._gradients, reduce, 0.0)
+        own = held[0] / self._rows.shards + held[1] / self._rows.expert_shards
+        weights, gradients = states.link_seconds(self._problem, self._chip, own)
+        gather, reduce = np.where(self._parameters, gather + weights, 0.0), np.where(self._gradients, reduce, 0.0)
+        return gather, reduce + np.where(self._parameters, gradients, 0.0)
 
     def hidden_behind(self, parts: StageParameters, forward: Floats, backward: Floats) -> tuple[Floats, Floats, Floats]:
         """Exposed seconds for each layer, for each stage, and for what the last stage has more.

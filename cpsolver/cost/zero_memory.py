@@ -68,14 +68,26 @@ def dropped(problem: Problem, shard: Shard, kind: LayerKind, input_bytes: float)
     before = gates * (narrow * input_bytes + (1 - narrow) * problem.element_bytes)
     functions = 0.0 if training.recompute_activation_function else input_bytes
     of_shared = (before + functions) * bool(gates)
+    weighted = 0.0 if training.recompute_activation_function else weighted_activations(problem, shard)
     return Dropped(
         inputs=input_bytes * tokens * load * moe.computed * width * shard.etp / tp,
         results=problem.element_bytes
         * tokens
         * (problem.stack.kept_expert_outputs * moe.computed * width / shard.sequence_split),
-        routed=(before + functions) * tokens * load * moe.computed * moe.expert_ffn / tp,
+        routed=(before + functions) * tokens * load * moe.computed * moe.expert_ffn / tp + weighted,
         shared=of_shared * tokens * moe.shared_width / tp,
     )
+
+
+def weighted_activations(problem: Problem, shard: Shard) -> Floats | float:
+    """Bytes a layer and microbatch of routed experts' activations before the router's probabilities are applied, in 16
+    bits, where a stack keeps these beside the results."""
+    moe = problem.model.moe
+    if moe is None or not problem.stack.kept_weighted_activations:
+        return 0.0
+    width = gemms.routed_load(problem) * moe.computed * moe.expert_ffn / shard.tp.astype(np.float64)
+    kept = problem.stack.kept_weighted_activations * problem.element_bytes
+    return np.asarray(kept * shard.tokens(problem.sequence) * width)
 
 
 def restoring_seconds(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -> Floats:

@@ -334,6 +334,7 @@ def _activations(problem: Problem, strategy: Strategy, largest: MemoryTable, row
             _held_activations(strategy, index, kept[own], live[index], beside[index])
             for index, own in enumerate(layers)
         ]
+        held[strategy.head_stage] += float(largest.last_chunk[row[0]]) * _places(strategy, 0) / strategy.vpp
         return _of_either_stage(problem, strategy, largest, held) if isinstance(strategy, Folded) else held
     tables = {
         size: memory_table(problem, Candidates.one(replace(strategy, mbs=size), problem.batch))

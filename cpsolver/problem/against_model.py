@@ -20,6 +20,7 @@ def against_model(spec: Spec, model: Architecture, launcher: Framework | None) -
     yield from _too_many_away(spec.training, model)
     yield from _not_counted(spec.training, model)
     yield from _projections(spec, model)
+    yield from _blocks(spec, model)
     yield from _images(spec, model, launcher)
 
 
@@ -108,12 +109,32 @@ def _finetuning_trouble(path: KeyPath, message: str, value: Any = None, allowed:
     return Trouble(dotted(path), message, value, allowed, path=path)
 
 
+def _blocks(spec: Spec, model: Architecture) -> Iterator[Trouble]:
+    """Feed-forward blocks of some layers are recomputed where all stages and layers are alike."""
+    layers, path = spec.training.recompute_mlp_layers, ("training", "recompute_mlp_layers")
+    if not layers:
+        return
+    if layers > model.layers:
+        message = later("is more than the {layers} layers of {name}", layers=model.layers, name=model.name)
+        yield Trouble(dotted(path), message, layers, later("at most {layers}", layers=model.layers), path=path)
+    kinds = {(model.mixer(index), model.has_experts(index)) for index in range(model.layers)}
+    if len(kinds) > 1 or model.mtp_layers:
+        message = later("{name} has layers of several kinds: of which the blocks are is not counted", name=model.name)
+        yield Trouble(dotted(path), message, layers, "0", path=path)
+    if spec.search.layer_split != "even":
+        message = later("needs search.layer_split = 'even': MindSpeed counts layers of equal stages")
+        yield Trouble(dotted(path), message, layers, "0", path=path)
+
+
 def _projections(spec: Spec, model: Architecture) -> Iterator[Trouble]:
-    """Latent attention's projections are made again where there are such, and its core does not take their inputs."""
-    path = ("training", "recompute_mla_up_proj")
-    if spec.training.recompute_mla_up_proj and (model.attention.kind != "mla" or model.attention.indexer is not None):
-        message = later("{name} has no latent attention whose core takes projected keys", name=model.name)
-        yield Trouble(dotted(path), message, True, "false", path=path)
+    """Latent attention's projections are made again, and results sent away, where its core takes no low ranks."""
+    if model.attention.kind == "mla" and model.attention.indexer is None:
+        return
+    for switch in ("recompute_mla_up_proj", "mla_swap_core_attn_out"):
+        path = ("training", switch)
+        if getattr(spec.training, switch):
+            message = later("{name} has no latent attention whose core takes projected keys", name=model.name)
+            yield Trouble(dotted(path), message, True, "false", path=path)
 
 
 def _images(spec: Spec, model: Architecture, launcher: Framework | None) -> Iterator[Trouble]:

@@ -99,7 +99,9 @@ class Constants(BaseModel):
     parallel_loss: Constant
     backward_buffer_share: Constant
     kept_expert_outputs: Constant
+    kept_weighted_activations: Constant
     zero_experts_sent: Constant
+    host_gradients: Constant
     gathered_layers: Constant
     fp8_weight_bytes: Constant
     fp8_cast_bytes: Constant

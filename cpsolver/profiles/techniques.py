@@ -55,10 +55,13 @@ class Figures(_Frozen):
     remainder_traffic_bytes: Figure
     offload_gradient_bytes: Figure
     offload_weight_bytes: Figure
+    persistent_weights: Figure
+    host_gradient_trips: Figure
     host_update_ns: Figure
     host_update_ranks: Figure
     swap_slices: Figure
     offload_layers_held: Figure
+    swapped_results_held: Figure
     function_results_held: Figure
     expert_inputs_held: Figure
     natural_load_least: Figure

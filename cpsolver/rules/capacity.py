@@ -92,6 +92,17 @@ def _beside_functions(problem: Problem, s: Strategy) -> Iterator[str]:
             "(training.recompute_mla_up_proj): it is {kind}",
             kind=min(kinds),
         )
+    if training.recompute_mlp_layers and any(kind != "none" for kind in s.recompute):
+        yield later(
+            "feed-forward blocks of some layers are recomputed (training.recompute_mlp_layers) without other "
+            "recomputation only"
+        )
+    if kinds and training.mla_swap_core_attn_out:
+        yield later(
+            "attention's results wait on the host beside recomputation of kind none or block only "
+            "(training.mla_swap_core_attn_out): it is {kind}",
+            kind=min(kinds),
+        )
     if kinds and training.moe_zero_memory is not None:
         yield later(
             "experts' activations are made again beside recomputation of kind none or block only "

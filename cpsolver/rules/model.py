@@ -272,8 +272,11 @@ def experts(problem: Problem, s: Strategy) -> Iterator[str]:
             yield later("the model has no experts: ep is {s.ep} and etp {s.etp}, both must be 1", s=s)
         if problem.spec.training.moe_zero_memory:
             yield later("the model has no experts: training.moe_zero_memory must be null")
+        if problem.spec.training.mla_swap_core_attn_out:
+            yield later("the model has no experts: training.mla_swap_core_attn_out must be false")
         return
     yield from _zero_memory(problem, s)
+    yield from _beside_passes(problem, s)
     if moe.experts % s.ep:
         yield later("{experts} experts are not a multiple of ep {s.ep}", experts=moe.experts, s=s)
     if moe.expert_ffn % s.etp:
@@ -297,6 +300,22 @@ def _zero_memory(problem: Problem, s: Strategy) -> Iterator[str]:
         yield later("experts' activations are made again (training.moe_zero_memory) with ep > 1 only: ep is 1")
     if problem.copies_once:
         yield later("experts' activations are made again (training.moe_zero_memory) with moe_dispatcher alltoall only")
+
+
+def _beside_passes(problem: Problem, s: Strategy) -> Iterator[str]:
+    """MindSpeed 028de58, features_manager/moe/fb_overlap.py: of passes beside each other, which the switch is for."""
+    if not problem.spec.training.mla_swap_core_attn_out:
+        return
+    if s.ep == 1 or s.etp > 1:
+        yield later(
+            "attention's results wait on the host (training.mla_swap_core_attn_out) with ep > 1 and etp 1 only: ep is "
+            "{s.ep}, etp {s.etp}",
+            s=s,
+        )
+    if problem.copies_once:
+        yield later(
+            "attention's results wait on the host (training.mla_swap_core_attn_out) with moe_dispatcher alltoall only"
+        )
 
 
 @rule(

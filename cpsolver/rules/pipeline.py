@@ -185,6 +185,8 @@ def schedule(problem: Problem, s: Strategy) -> Iterator[str]:
         yield from _dynamic(problem, s)
     if problem.encoder is not None and (s.dynamic or s.schedule != "1f1b"):
         yield later("an encoder of images runs 1f1b with equal microbatches alone: schedule is {s.schedule}", s=s)
+    if problem.spec.training.mla_swap_core_attn_out and s.schedule != "dualpipev":
+        yield later("attention's results wait on the host (training.mla_swap_core_attn_out) with dualpipev only")
     if s.schedule == "1f1b":
         return
     if s.pp == 1:
@@ -217,10 +219,10 @@ def _two_chunks(problem: Problem, s: Strategy) -> Iterator[str]:
     """Of schedules whose devices hold a part of the model's first half and one of its second."""
     yield from _placed_as_v(problem, s) if s.v_shaped else ()
     yield from _both_ways(problem, s) if s.both_ways else ()
-    if problem.spec.training.recompute_mla_up_proj:
+    if problem.spec.training.recompute_mla_up_proj and s.schedule != "dualpipev":
         yield later(
-            "schedule {s.schedule} keeps the last chunk's projections (training.recompute_mla_up_proj), which is not "
-            "counted",
+            "schedule {s.schedule} does not go with training.recompute_mla_up_proj, which MindSpeed-LLM has beside "
+            "1f1b and dualpipev",
             s=s,
         )
 
@@ -314,6 +316,14 @@ def contiguous_chips(problem: Problem, s: Strategy) -> Iterator[str]:
 )
 def layer_split(problem: Problem, s: Strategy) -> Iterator[str]:
     split = problem.spec.search.layer_split
+    again = problem.spec.training.recompute_mlp_layers
+    if again % s.pp or (again and s.schedule != "1f1b"):
+        yield later(
+            "{again} layers recompute their feed-forward blocks (training.recompute_mlp_layers): each stage has as "
+            "many of them, and runs 1f1b; pp is {s.pp}, schedule {s.schedule}",
+            again=again,
+            s=s,
+        )
     groups = {"even": [s.layers], "even_per_chip": _layers_by_chip(s)}
     for counts in groups.get(split, []):
         if len(set(counts)) > 1:

@@ -67,6 +67,10 @@ def sharding(problem: Problem, s: Strategy) -> Iterator[str]:
         yield later("sharded {s.sharded} has nothing to shard over: dp is 1, and so is cp", s=s)
     if s.sharded in NO_PIPELINE and s.pp > 1 and problem.launcher is None:
         yield later("{s.sharded} are not sharded under a pipeline: pp is {s.pp}, and must be 1", s=s)
+    if problem.spec.training.parameter_offload and s.zero_stage != 3:
+        yield later(
+            "weights wait on the host (training.parameter_offload) where they are sharded only: {s.sharded}", s=s
+        )
     yield from _group(problem, s)
 
 

@@ -291,10 +291,12 @@ def _context_exchange(problem: Problem, rows: Candidates) -> Bools:
 @mask("experts", "variant", any_size=True)
 def _experts(problem: Problem, rows: Candidates) -> Bools:
     moe = problem.model.moe
+    swapped = problem.spec.training.mla_swap_core_attn_out
     zero = problem.spec.training.moe_zero_memory is not None
     if moe is None:
-        return np.asarray((rows.ep == 1) & (rows.etp == 1) & (not zero))
-    apart = (rows.ep > 1) & (not problem.copies_once) if zero else True
+        return np.asarray((rows.ep == 1) & (rows.etp == 1) & (not zero) & (not swapped))
+    apart = (rows.ep > 1) & (not problem.copies_once) if zero or swapped else True
+    apart = apart & (rows.etp == 1) if swapped else apart
     divided = apart & (moe.experts % rows.ep == 0) & (moe.expert_ffn % rows.etp == 0) & (rows.tp % rows.etp == 0)
     return np.asarray(divided & (rows.stage_devices % (rows.etp * rows.ep) == 0))
 
@@ -316,6 +318,8 @@ def _expert_overlap(problem: Problem, rows: Candidates) -> Bools:
 def _sharding(problem: Problem, rows: Candidates) -> Bools:
     deep, group = rows.sharded > 1, rows.sharding_group
     allowed = ~deep | (rows.distributed_optimizer & (rows.replicas > 1) & (rows.pp == 1))
+    if problem.spec.training.parameter_offload:
+        allowed &= rows.distributed_optimizer & (rows.sharded == 3)
     grouped = (group > 1) & (group < rows.replicas) & (rows.replicas % np.maximum(1, group) == 0)
     allowed &= (group == 0) | (rows.distributed_optimizer & grouped)
     if problem.model.moe is not None:
@@ -371,10 +375,14 @@ def _schedule(problem: Problem, rows: Candidates) -> Bools:
     v_shaped &= problem.lora is None
     others = np.where(rows.one_group, rows.vpp > 1, (rows.vpp == 1) & (problem.lora is None))
     suits = np.where(rows.v_shaped, v_shaped & _folded_whole(problem, rows), others) & (problem.encoder is None)
+    beside_passes = rows.schedule == DIMENSIONS["schedule"].code("dualpipev")
     if problem.spec.training.recompute_mla_up_proj:
-        suits &= ~(rows.v_shaped | rows.both_ways)
+        suits &= ~(rows.v_shaped | rows.both_ways) | beside_passes
+    if problem.spec.training.mla_swap_core_attn_out:
+        suits &= beside_passes
     several = (rows.pp > 1) | rows.both_ways
-    return np.asarray((rows.schedule == 1) | (several & suits & has[rows.schedule]))
+    plain = (rows.schedule == 1) & (not problem.spec.training.mla_swap_core_attn_out)
+    return np.asarray(plain | (several & suits & has[rows.schedule]))
 
 
 def _folded_whole(problem: Problem, rows: Candidates) -> Bools:
@@ -389,7 +397,8 @@ def _layer_split(problem: Problem, rows: Candidates) -> Bools:
     if problem.spec.search.layer_split != "even":
         free = problem.spec.search.layer_split == "auto"
         return np.asarray(free | ~rows.both_ways | (rows.loss_slot == 0))
-    alike = rows.embedding_slot == rows.loss_slot
+    again = problem.spec.training.recompute_mlp_layers
+    alike = (rows.embedding_slot == rows.loss_slot) & ((again == 0) | ((rows.schedule == 1) & (again % rows.pp == 0)))
     alike &= (rows.loss_slot == 0) | (rows.pp == 2)  # two stages may each be one layer short
     return np.asarray(alike & (rows.places(problem.model.layers) % (rows.pp * rows.vpp) == 0))
 

@@ -43,6 +43,7 @@ training:
   release_fp32_gradients: false  # fp16: no fp32 copy of the gradients (AscendSpeed --release-fp32-grad); default false
   reuse_fp32_parameters: false  # bf16: weights are half of their master (MindSpeed --reuse-fp32-param); default false
   optimizer_offload: 0.0  # share of the optimizer's states and work on the host, 0 to 1; default 0
+  parameter_offload: false  # sharded weights wait on the host (DeepSpeed's offload_param); default false
   swap_optimizer: false  # states wait on the host between steps (MindSpeed --swap-optimizer); default false
   # Modules whose inputs wait on the host for the backward pass: [attention], or some of attn_norm, qkv_linear,
   # core_attn, attn_proj, mlp_norm, expert_fc1, moe_act; default null: none
@@ -50,6 +51,8 @@ training:
   offload_layers: 0  # layers whose activations wait on the host (--cpu-offloading-num-layers); default 0
   recompute_activation_function: false  # results of activation functions made again (MindSpeed); default false
   recompute_mla_up_proj: false  # latent attention's queries, keys, values made again (MindSpeed); default false
+  mla_swap_core_attn_out: false  # DualPipeV: results of latent attention's core on the host (MindSpeed); default false
+  recompute_mlp_layers: 0  # layers whose feed-forward blocks are recomputed (MindSpeed's swap-attention); default 0
   distribute_saved_activations: false  # recomputed layers' inputs shared out over tp ranks (Megatron); default false
   cpu_checkpointing: false  # recomputed layers' inputs wait on the host (DeepSpeed); default false
   moe_zero_memory: null  # experts' inputs and activations made again (MindSpeed): level0, level1; default null: kept

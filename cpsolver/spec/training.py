@@ -192,6 +192,10 @@ class Training(Part):
     optimizer_offload: Annotated[Number, Field(ge=0, le=1)] = Field(
         default=0.0, description="share of the optimizer's states, and of its work, that the host has"
     )
+    parameter_offload: StrictBool = Field(
+        default=False,
+        description="sharded weights wait on the host until they are gathered (DeepSpeed's offload_param)",
+    )
     swap_optimizer: StrictBool = Field(
         default=False, description="the optimizer's states wait on the host between steps (MindSpeed --swap-optimizer)"
     )
@@ -208,6 +212,14 @@ class Training(Part):
     recompute_mla_up_proj: StrictBool = Field(
         default=False,
         description="latent attention's queries, keys and values are made again from their low ranks (MindSpeed)",
+    )
+    mla_swap_core_attn_out: StrictBool = Field(
+        default=False,
+        description="results of latent attention's core wait on the host, with DualPipeV (MindSpeed-LLM's flag)",
+    )
+    recompute_mlp_layers: Annotated[StrictInt, Field(ge=0, le=MOST)] = Field(
+        default=0,
+        description="layers, as many of each stage, that recompute feed-forward blocks (MindSpeed's swap-attention)",
     )
     distribute_saved_activations: StrictBool = Field(
         default=False,
@@ -275,6 +287,7 @@ class Training(Part):
         switches = {
             f"optimizer {self.optimizer}": techniques().optimizers[self.optimizer].sharded,
             "optimizer_offload": self.optimizer_offload > 0,
+            "parameter_offload": self.parameter_offload,
             "swap_optimizer": self.swap_optimizer,
             "fp8_parameter_gather": self.fp8_parameter_gather is True,
         }
@@ -303,12 +316,24 @@ class Training(Part):
         return self.recompute_activation_function or self.recompute_mla_up_proj or self.moe_zero_memory is not None
 
     @property
+    def whole_layers_alone(self) -> bool:
+        """What a plan recomputes is whole layers, by kind none or block, for a switch is at work inside them."""
+        return self.recomputes_inside or self.mla_swap_core_attn_out
+
+    @property
+    def no_recomputation(self) -> bool:
+        """A plan recomputes nothing, for a switch says what becomes of layers' activations."""
+        return self.offload_layers > 0 or self.recompute_mlp_layers > 0
+
+    @property
     def host_link(self) -> bool:
         """Whether something travels between device and host in every step."""
         return (
             self.optimizer_offload > 0
+            or self.parameter_offload
             or self.swap_optimizer
             or bool(self.activation_offload)
             or self.offload_layers > 0
+            or self.mla_swap_core_attn_out
             or self.cpu_checkpointing
         )

@@ -40,6 +40,9 @@ _NOT_FROZEN = {
         "excludes training.lora: what frozen layers keep of activation functions is counted without it"
     ),
     "recompute_mla_up_proj": later("excludes training.lora: what frozen projections keep is counted without it"),
+    "parameter_offload": later("excludes training.lora: what frozen weights take of the host's link is not counted"),
+    "recompute_mlp_layers": later("excludes training.lora, as --swap-attention does (MindSpeed)"),
+    "mla_swap_core_attn_out": later("excludes training.lora: what frozen layers send to the host is not counted"),
     "moe_zero_memory": later("excludes training.lora: what frozen experts keep is counted without it"),
 }
 """Switches whose savings are not counted where layers are frozen."""
@@ -85,12 +88,37 @@ def contradictions(training: Training) -> Iterator[Trouble]:
         yield _trouble(
             training, "offload_layers", later("excludes training.cuda_graph = 'te': replayed parts keep theirs")
         )
+    yield from _beside_swaps(training)
     yield from _finetuning(training)
     if training.moe_zero_memory and {"expert_fc1", "moe_act"} & set(modules):
         message = later("excludes expert_fc1 and moe_act of training.activation_offload: a tensor goes once")
         yield _trouble(training, "moe_zero_memory", message, "null")
     if "attn_proj" in modules and not {"core_attn", "attention"} & set(modules):
         yield _trouble(training, "activation_offload", later("attn_proj goes to the host together with core_attn only"))
+
+
+def _beside_swaps(training: Training) -> Iterator[Trouble]:
+    """What goes with attention whose tensors MindSpeed sends to the host."""
+    yield from _swapped_results(training)
+    if training.recompute_mlp_layers and not training.activation_offload:
+        message = later("needs training.activation_offload: MindSpeed has it beside --swap-attention alone")
+        yield _trouble(training, "recompute_mlp_layers", message, "0")
+    if training.recompute_mlp_layers and training.moe_zero_memory:
+        message = later("excludes training.moe_zero_memory: experts are made again once")
+        yield _trouble(training, "recompute_mlp_layers", message, "0")
+
+
+def _swapped_results(training: Training) -> Iterator[Trouble]:
+    """MindSpeed 028de58, features_manager: dualpipev_feature.py and fb_overlap.py, which the flag needs."""
+    if not training.mla_swap_core_attn_out:
+        return
+    for name in ("activation_offload", "offload_layers"):
+        if getattr(training, name):
+            message = later("excludes training.{name}: MindSpeed sends these alone beside DualPipeV", name=name)
+            yield _trouble(training, "mla_swap_core_attn_out", message, "false")
+    if training.moe_zero_memory == "level1":
+        message = later("excludes training.moe_zero_memory = 'level1', which needs another overlap (MindSpeed)")
+        yield _trouble(training, "mla_swap_core_attn_out", message, "false")
 
 
 def _finetuning(training: Training) -> Iterator[Trouble]:
@@ -141,7 +169,8 @@ def _of_lora(training: Training) -> Iterator[Trouble]:
             )
     for name, message in _NOT_FROZEN.items():
         if value := getattr(training, name):
-            yield _trouble(training, name, message, "false" if value is True else "null")
+            allowed = "false" if value is True else "null" if isinstance(value, str) else "0"
+            yield _trouble(training, name, message, allowed)
     if training.activation_offload:
         message = later("excludes training.lora: what frozen layers send to the host is not counted")
         yield _finetuning_trouble(

@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 
 from cpsolver.cost import comm, compute, gemms, memory, states
-from cpsolver.cost.activation_switches import offload_seconds, offloaded, recomputed_functions, recomputed_projections
+from cpsolver.cost.activation_switches import (
+    offload_seconds,
+    offloaded,
+    recomputed_functions,
+    recomputed_projections,
+)
 from cpsolver.cost.kinds import LayerKind
 from cpsolver.cost.layers import Layers
 from cpsolver.cost.shard import Candidates, Shard
@@ -316,7 +321,7 @@ def test_projections_are_made_again_where_a_core_takes_them(attention: dict[str,
     ("plan", "rule"),
     [
         (strategy_of(tp=2, dp=2, flags="fz"), "sequence_parallel"),
-        (strategy_of("x:2,2", dp=2, vpp=2, schedule="dualpipev", flags="fz"), "schedule"),
+        (strategy_of("x:2,2", dp=2, vpp=2, schedule="zbv", flags="fz"), "schedule"),
         (strategy_of("x:4", recompute="uniform", amount=1, flags="fz"), "recompute"),
     ],
 )

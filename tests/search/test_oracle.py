@@ -27,7 +27,7 @@ from tests.support.compared import KEY, assert_same, compared
 from tests.support.generated import random_problem
 from tests.support.oracle import brute_force, grouped_key, small_enough
 from tests.support.overlapping import overlap_problem
-from tests.support.problems import chip_spec, model_spec, problem_of, strategy_of, with_host
+from tests.support.problems import chip_spec, model_spec, problem_of, strategy_of, with_host, with_stack
 from tests.support.selection import first, full, night, only
 from tests.support.short_chunks import short_chunk_problem
 from tests.support.tables import all_orders, quick_tables
@@ -137,6 +137,34 @@ def with_projections_again(seed: int) -> Problem:
 @pytest.mark.parametrize(("bend", "count"), [full(True, 8), night(False, 16), night(True, 16)])
 def test_projections_made_again_agree_with_brute_force(bend: bool, count: int) -> None:
     problems = compared(with_projections_again, seeds(13000 + 1000 * bend, count), None, bend)
+    assert sum(bool(best) for _, best in problems) >= count // 8
+
+
+def with_blocks_again(seed: int) -> Problem:
+    """A random problem of which some layers, as many of each stage, recompute their blocks beside swapped attention."""
+    problem = random_problem(seed)
+    count = 1 + seed % problem.model.layers
+    problem = with_host(problem, activation_offload="attention", recompute_mlp_layers=count)
+    return problem.with_(search={"layer_split": "even"})
+
+
+@pytest.mark.parametrize(("bend", "count"), [full(True, 8), night(False, 24), night(True, 24)])
+def test_blocks_made_again_agree_with_brute_force(bend: bool, count: int) -> None:
+    problems = compared(with_blocks_again, seeds(15000 + 1000 * bend, count), None, bend)
+    assert sum(bool(best) for _, best in problems) >= count // 8
+
+
+def with_weights_away(seed: int) -> Problem:
+    """A random problem whose sharded weights wait on the host, in two of three with the optimizer and gradients."""
+    problem = with_host(random_problem(seed), parameter_offload=True, optimizer_offload=float(seed % 3 > 0))
+    free = {"pp": None, "sharded": None, "distributed_optimizer": None}
+    pin, forbid = (part.model_copy(update=free) for part in (problem.spec.search.pin, problem.spec.search.forbid))
+    return with_stack(problem.with_(search={"pin": pin, "forbid": forbid}), host_gradients=1.0)
+
+
+@pytest.mark.parametrize(("bend", "count"), [full(True, 6), night(False, 20), night(True, 20)])
+def test_weights_on_the_host_agree_with_brute_force(bend: bool, count: int) -> None:
+    problems = compared(with_weights_away, seeds(19000 + 1000 * bend, count), None, bend)
     assert sum(bool(best) for _, best in problems) >= count // 8
 
 

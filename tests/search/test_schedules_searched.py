@@ -16,10 +16,11 @@ from cpsolver.search.device_counts import count_bounds
 from cpsolver.search.objective import objective_of
 from cpsolver.search.search import search
 from cpsolver.search.space import enumerate_rows
+from models_zoo import Architecture
 from tests.support.compared import KEY, compared
 from tests.support.ladder import held
 from tests.support.oracle import brute_force, small_enough
-from tests.support.problems import chip_spec, model_spec, problem_of, with_stack
+from tests.support.problems import chip_spec, model_spec, problem_of, with_host, with_stack
 from tests.support.selection import full, later, night
 from tests.support.split_backward import (
     both_ways_problem,
@@ -89,11 +90,46 @@ def test_stages_placed_as_a_v_agree_with_brute_force(start: int, count: int) -> 
         assert not {name: tally[name] for name, least in wanted.items() if tally[name] < least}
 
 
+def v_of_latent_attention(seed: int) -> Problem:
+    """The same on a V or without, with latent attention whose projections run again but in the last chunk; every third
+    with experts, and what attention's core gives on the host: DualPipeV alone has that."""
+    away = seed % 3 == 0
+    problem = with_host(v_problem(seed), recompute_mla_up_proj=True, mla_swap_core_attn_out=away)
+    attention = {"kind": "mla", "q_lora": 64, "kv_lora": 64, "qk_nope": 32, "qk_rope": 16, "v_head": 32}
+    fields = problem.model.model_dump(exclude={"attention", "kv_heads", "head_dim"})
+    if away:
+        fields["moe"] = {"experts": 4, "expert_ffn": 256, "top_k": 2}
+    pin = {"tp": (1,), "recompute": None, "flash_attention": (True,), **({"ep": (2,), "etp": (1,)} if away else {})}
+    asked = problem.spec.search
+    problem = problem.with_(search={"pin": asked.pin.model_copy(update=pin)})
+    return replace(problem, model=Architecture.model_validate({**fields, "attention": attention}))
+
+
+@pytest.mark.parametrize(("start", "count"), [(0, 4), full(4, 8), night(12, 60)])
+def test_a_last_chunk_that_keeps_its_projections_agrees_with_brute_force(start: int, count: int) -> None:
+    tally: Counter[str] = Counter()
+    make = v_of_latent_attention
+    halves = [compared(make, range(start + bend, start + count, 2), 2500, bool(bend)) for bend in (0, 1)]
+    for problem, best in chain(*halves):
+        tally["problems"] += 1
+        tally += Counter({str(dict(zip(KEY, key, strict=True))["schedule"]) for key in best})
+        tally["away"] += bool(best) and problem.spec.training.mla_swap_core_attn_out
+    assert tally["problems"] >= 0.5 * count
+    if count > 20:
+        assert tally["dualpipev"] > 3
+        assert tally["away"] > 1
+
+
 @pytest.mark.parametrize(("start", "count"), [(1000, 3), full(1003, 7), night(1010, 22)])
 def test_no_bound_of_a_v_exceeds_brute_force(start: int, count: int) -> None:
     tally = held_by_half(v_problem, start, count, 600)
     assert tally["fit"] > count / 4
     assert tally["tight"] > 0.5 * tally["fit"]
+
+
+@pytest.mark.parametrize(("start", "count"), [full(2000, 8), night(2008, 40)])
+def test_no_bound_of_a_last_chunk_exceeds_brute_force(start: int, count: int) -> None:
+    assert held_by_half(v_of_latent_attention, start, count, 600)["fit"] > count / 8
 
 
 @pytest.mark.parametrize(("start", "count"), [(0, 2), full(2, 8), night(10, 56)])

@@ -20,7 +20,8 @@ from cpsolver.problem.problem import Problem
 CONFIG = "ds_config.json"
 _OPTIMIZERS = {"adam": "AdamW", "lion": "Lion"}
 """The spec's optimizers that DeepSpeed has, by its own names."""
-_SAID = ("optimizer", "optimizer_offload", "distribute_saved_activations", "cpu_checkpointing", "expandable_segments")
+_SAID: tuple[str, ...] = ("optimizer", "optimizer_offload", "parameter_offload", "expandable_segments")
+_SAID += ("distribute_saved_activations", "cpu_checkpointing")
 """Switches of the spec that its file says."""
 _TYPE = {2: {"bf16": "bf16", "fp16": "fp16"}, 4: {"bf16": "fp32", "fp16": "fp32"}}
 """DeepSpeed's name for a type of so many bytes, by precision."""
@@ -116,6 +117,8 @@ def _zero(problem: Problem, s: Strategy) -> dict[str, Any]:
     if share > 0:
         part = {"ratio": share} if share < 1 else {}
         config["offload_optimizer"] = {"device": "cpu", "pin_memory": True, **part}
+    if problem.spec.training.parameter_offload:
+        config["offload_param"] = {"device": "cpu", "pin_memory": True}
     return config
 
 

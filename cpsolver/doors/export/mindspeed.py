@@ -20,7 +20,13 @@ from models_zoo import Architecture
 _CONTEXT = {"p2p": "megatron_cp_algo", "a2a": "ulysses_cp_algo", "a2a+p2p": "hybrid_cp_algo"}
 _CONTEXT["allgather"] = "kvallgather_cp_algo"
 _SWITCHES: tuple[str, ...] = ("reuse_fp32_parameters", "swap_optimizer", "recompute_activation_function")
-_SWITCHES += ("recompute_mla_up_proj", "moe_zero_memory", "distribute_saved_activations")
+_SWITCHES += (
+    "recompute_mla_up_proj",
+    "mla_swap_core_attn_out",
+    "recompute_mlp_layers",
+    "moe_zero_memory",
+    "distribute_saved_activations",
+)
 _DATA: tuple[str, ...] = ("--train-iters 10", "--lr 1e-4", '--data-path "${DATA_PATH:?}"')
 _DATA += ("--tokenizer-type PretrainedFromHF", '--tokenizer-name-or-path "${TOKENIZER_PATH:?}"')
 _FINETUNES = "posttrain_gpt.py"
@@ -146,6 +152,11 @@ def _techniques(problem: Problem, s: Strategy) -> Iterator[Flag]:
     if training.recompute_mla_up_proj:
         yield ("--recompute-mla-up-proj",)
         yield from (("--mla-mm-split",), ("--mla-up-proj-tp-overlap",)) if s.tp > 1 else ()
+    if training.mla_swap_core_attn_out:
+        yield ("--mla-swap-core-attn-out",)
+    if training.recompute_mlp_layers:
+        yield ("--recompute-num-layers", str(training.recompute_mlp_layers // s.pp))
+        yield ("--enable-recompute-layers-per-pp-rank",)
     offloaded = training.activation_offload
     if offloaded and set(offloaded) <= set(_SWAPPED):
         yield ("--swap-attention",)

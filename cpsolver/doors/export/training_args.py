@@ -169,9 +169,12 @@ def check_switches(training: Training, framework: str, has: tuple[str, ...] = ()
     on = {
         "release_fp32_gradients": training.release_fp32_gradients,
         "reuse_fp32_parameters": training.reuse_fp32_parameters,
+        "parameter_offload": training.parameter_offload,
         "swap_optimizer": training.swap_optimizer,
         "recompute_activation_function": training.recompute_activation_function,
         "recompute_mla_up_proj": training.recompute_mla_up_proj,
+        "mla_swap_core_attn_out": training.mla_swap_core_attn_out,
+        "recompute_mlp_layers": training.recompute_mlp_layers > 0,
         "distribute_saved_activations": training.distribute_saved_activations,
         "cpu_checkpointing": training.cpu_checkpointing,
         "moe_zero_memory": training.moe_zero_memory is not None,

@@ -23,6 +23,8 @@ _OPTIONS = ("deepspeed_config", "deepspeed-config")
 _MOST_LETTERS = 1_000_000
 _STAGES = (0, 1, 2, 3)
 _OFFLOADED = ("optimizer", "param")
+WEIGHTS_AWAY = "offload_param"
+"""What the arguments have where a file with stage 3 has sharded weights wait on the host; no parser's own name."""
 _WORD = r"(\$\{\w+\}|\$?\w+)"
 _STAGE = re.compile(rf'"zero_optimization"\s*:\s*\{{[^{{}}]*?"stage"\s*:\s*"?{_WORD}"?')
 _OFFLOAD = re.compile(rf'"offload_(optimizer|param)"\s*:\s*\{{[^{{}}]*?"device"\s*:\s*"{_WORD}"')
@@ -52,8 +54,8 @@ def add_deepspeed(arguments: Arguments, script: str, text: str = "") -> list[str
     if zero.get("cpu_offload") is True or (isinstance(offload, dict) and offload.get("device") == "cpu"):
         arguments.given.setdefault("optimizer-cpu-offload", ())
     weights = zero.get("offload_param")
-    away = bool(weights) and not (isinstance(weights, dict) and weights.get("device", "none") == "none")
-    return [_taken(arguments, str(stage), text, away)]
+    device = weights.get("device", "none") if isinstance(weights, dict) else "none" if not weights else "cpu"
+    return [_taken(arguments, str(stage), text, str(device))]
 
 
 def _written(arguments: Arguments, text: str) -> list[str]:
@@ -64,24 +66,26 @@ def _written(arguments: Arguments, text: str) -> list[str]:
     if not known and "zero-stage" not in arguments.given:
         return [say("DeepSpeed's own file is not read: its ZeRO stage is taken as 0")]
     offloads = [(found[1], _value(found[2], arguments)) for found in _OFFLOAD.finditer(text)]
-    optimizer, weights = ({device for of, device in offloads if of == name} == {"cpu"} for name in _OFFLOADED)
+    optimizer, away = ({device for of, device in offloads if of == name} == {"cpu"} for name in _OFFLOADED)
     if optimizer:
         arguments.given.setdefault("optimizer-cpu-offload", ())
     if not known:
         return []
     told = say("the file of DeepSpeed that the script writes: ZeRO stage {stage}", stage=stage)
-    return [_taken(arguments, stage, told, weights)]
+    return [_taken(arguments, stage, told, "cpu" if away else "none")]
 
 
-def _taken(arguments: Arguments, stage: str, text: str, weights: bool) -> str:
-    """Give the arguments a file's stage; the note on it. `weights`: it has these on the host too."""
+def _taken(arguments: Arguments, stage: str, text: str, weights: str) -> str:
+    """Give the arguments a file's stage; the note on it. `weights`: where its offload_param has these wait."""
     given = arguments.given.get("zero-stage", (stage,))
     arguments.given["zero-stage"] = (stage,)
     if given != (stage,):
         text = say(
             "{text}, whatever --zero-stage {stage} says", text=text, stage=arguments.variables.shown(" ".join(given))
         )
-    if weights:
+    if weights == "cpu" and stage == "3":
+        arguments.given[WEIGHTS_AWAY] = ()
+    elif weights != "none" and stage == "3":
         return say("{text}; offload_param is not in the plan: memory is predicted too high", text=text)
     return text
 

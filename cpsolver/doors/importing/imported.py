@@ -21,10 +21,10 @@ from cpsolver.doors.importing.formats import recognised
 from cpsolver.doors.importing.framework import FrameworkGuess, guess_framework, overlap_notes
 from cpsolver.doors.importing.megatron_files import model_tokens
 from cpsolver.doors.importing.model import model_fields
-from cpsolver.doors.importing.plan import read_plan
+from cpsolver.doors.importing.plan import ImportedPlan, read_plan
 from cpsolver.doors.importing.primus_files import GIVEN
 from cpsolver.doors.importing.reading import Reading
-from cpsolver.doors.importing.recomputation import recomputed_functions, zero_memory
+from cpsolver.doors.importing.recomputation import recomputed_functions, swapped_results, zero_memory
 from cpsolver.doors.importing.scope import OutOfScopeError, out_of_scope
 from cpsolver.doors.importing.shell import Script, read_script
 from cpsolver.doors.importing.swift_command import read_swift
@@ -259,16 +259,17 @@ def _imported(name: str, said: _Training, options: ImportOptions) -> Imported:
     section |= reading.training if reading else {}
     again, notes = recomputed_functions(arguments, plan.strategy, "lora" in section)
     experts, told_of_experts = zero_memory(arguments, plan.strategy, "lora" in section)
-    section |= again | experts
-    notes += told_of_experts
+    swapped, told_of_results = swapped_results(arguments, plan.strategy)
+    swapped |= {"recompute_mlp_layers": plan.blocks} if plan.blocks else {}
+    section |= again | experts | swapped
+    notes += told_of_experts + told_of_results
     model, written = _model(name, said, fields, notes)
     guessed = guess_framework(arguments, said.launch, said.text, str(section["precision"]))
     framework = reading.framework if reading else guessed
     if guessed.stack != "ascendspeed":  # other frameworks with --DDP-impl make one product of both
         section.pop("fused_gate_up", None)
     spec = {"model": written, "cluster": cluster, "training": section, **_profiles(options, framework)}
-    if plan.strategy is not None and any(len(set(of.recompute_layers)) > 1 for of in plan.strategy.groups):
-        spec["search"] = {"recompute_scope": "stage"}
+    spec |= _searched(plan)
     spec, left_out = accepted(spec, plan.strategy, options.launcher is None, placeholders)
     notes += [
         *left_out,
@@ -284,6 +285,14 @@ def _imported(name: str, said: _Training, options: ImportOptions) -> Imported:
     unknown = tuple(dict.fromkeys(arguments.unread()))
     done = Imported(name, said.kind, model, spec, plan.strategy, framework, placeholders, plan.refusals, tuple(notes))
     return replace(done, unused=unused, unknown=unknown)
+
+
+def _searched(plan: ImportedPlan) -> dict[str, Any]:
+    """The section `search` without which the plan is none of the spec's."""
+    search: dict[str, Any] = {"layer_split": "even"} if plan.blocks else {}
+    if plan.strategy is not None and any(len(set(of.recompute_layers)) > 1 for of in plan.strategy.groups):
+        search["recompute_scope"] = "stage"
+    return {"search": search} if search else {}
 
 
 def _world(said: _Training, options: ImportOptions) -> int | None:

@@ -25,11 +25,15 @@ _V_SETUPS: dict[str, Schedule] = {"zb": "zbv", "half": "v_half", "min": "v_min"}
 
 @dataclass(frozen=True)
 class ImportedPlan:
-    """The plan of a script. `refusals` say why no strategy can express it (then it is None). `notes`: what to know."""
+    """The plan of a script. `refusals` say why no strategy can express it (then it is None). `notes`: what to know.
+
+    `blocks` as in `Recomputation`: the spec's training says it.
+    """
 
     strategy: Strategy | None
     refusals: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    blocks: int = 0
 
 
 @dataclass(frozen=True)
@@ -132,7 +136,7 @@ def _imported_plan(
         schedule=schedule,
         micro_batches=sizes,
     )
-    return ImportedPlan(placed(strategy, chip), (), tuple(notes))
+    return ImportedPlan(placed(strategy, chip), (), tuple(notes), recomputed.blocks)
 
 
 def _flash(arguments: Arguments) -> bool:

@@ -21,13 +21,17 @@ _OTHERS = later("layers where they are not")
 
 @dataclass(frozen=True)
 class Recomputation:
-    """Kind, number by stage (0: none) and modules. `refusals`: why no plan can express it; `notes`: what to know."""
+    """Kind, number by stage (0: none) and modules. `refusals`: why no plan can express it; `notes`: what to know.
+
+    `blocks`: layers of all stages whose feed-forward blocks are recomputed beside attention that waits on the host.
+    """
 
     kind: RecomputeKind = "none"
     amounts: tuple[int, ...] = ()
     modules: tuple[str, ...] = ()
     refusals: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    blocks: int = 0
 
 
 def read_recomputation(arguments: Arguments, pp: int, split: LayerSplit | None) -> Recomputation:
@@ -67,10 +71,13 @@ def read_recomputation(arguments: Arguments, pp: int, split: LayerSplit | None) 
 def _beside_swap(arguments: Arguments, number: int, split: LayerSplit | None) -> Recomputation:
     """The feed-forward blocks of each stage's first layers, recomputed where attention is swapped, experts with their
     exchange too: MindSpeed 028de58, core/memory/swap_attention (solve_prefetch_policy: the number is a chunk's, or the
-    stage's with --enable-recompute-layers-per-pp-rank; is_recompute_layer: the module `mlp`). A plan says all layers
-    or none."""
+    stage's with --enable-recompute-layers-per-pp-rank; is_recompute_layer: the module `mlp`). Of some layers a spec
+    says it where stages are alike, and all layers. With --recompute-method block no other layer is swapped either."""
     if split is not None and not arguments.has("enable-recompute-layers-per-pp-rank"):
         number *= split.vpp
+    alike = split is not None and len(set(split.layers)) == 1 and arguments.text("recompute-method") is None
+    if split is not None and alike and number < max(split.layers) and _one_kind(arguments):
+        return Recomputation(blocks=number * len(split.layers))
     if split is None or number < max(split.layers):
         told = say(
             "--recompute-num-layers beside --swap-attention is not in the plan: feed-forward blocks of some layers "
@@ -78,6 +85,12 @@ def _beside_swap(arguments: Arguments, number: int, split: LayerSplit | None) ->
         )
         return Recomputation(notes=(told,))
     return Recomputation("selective", (), _blocks(arguments))
+
+
+def _one_kind(arguments: Arguments) -> bool:
+    """Whether all layers are of one kind, as far as arguments say."""
+    kinds = ("num-experts", "mtp-num-layers", "hybrid-layer-pattern", "full-attention-interval")
+    return not any(name in arguments.given for name in kinds)
 
 
 def _blocks(arguments: Arguments) -> tuple[str, ...]:
@@ -215,3 +228,22 @@ def zero_memory(arguments: Arguments, strategy: Strategy | None, adapters: bool)
         )
         return {"moe_zero_memory": "level0"}, [told]
     return {"moe_zero_memory": level}, []
+
+
+def swapped_results(arguments: Arguments, strategy: Strategy | None) -> tuple[dict[str, Any], list[str]]:
+    """`mla_swap_core_attn_out` of the spec's training, and a note where only a plan with more words has it.
+
+    MindSpeed-LLM refuses the flag without --moe-fb-overlap and DualPipeV (c77308a1, features_manager/transformer/
+    multi_latent_attention/mla_feature.py).
+    """
+    if not arguments.has("mla-swap-core-attn-out"):
+        return {}, []
+    kinds = {group.recompute for group in strategy.groups} - {*BESIDE_FUNCTIONS} if strategy is not None else set()
+    if not kinds:
+        return {"mla_swap_core_attn_out": True}, []
+    told = say(
+        "--mla-swap-core-attn-out is not in the plan: attention's results on the host beside recomputation of kind "
+        "{kind}; memory is predicted too high",
+        kind=min(kinds),
+    )
+    return {}, [told]

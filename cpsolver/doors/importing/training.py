@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from cpsolver.doors.importing.arguments import Arguments, pairs
+from cpsolver.doors.importing.deepspeed_file import WEIGHTS_AWAY
 from cpsolver.inputs.language import say
 from cpsolver.profiles.switches import MuonTpMode
 from cpsolver.profiles.techniques import techniques
@@ -51,7 +52,7 @@ def training_fields(arguments: Arguments, sequence: int | None, batch: int | Non
         fields["expert_capacity_factor"] = capacity
     if arguments.has("triangle-attn") and not arguments.has("use-flash-attn"):
         fields["triangle_attention"] = True
-    if arguments.has("recompute-mla-up-proj") and arguments.text("schedules-method") != "dualpipev":
+    if arguments.has("recompute-mla-up-proj"):
         fields["recompute_mla_up_proj"] = True
     if any(arguments.has(name) for name in _SHARED_CHECKPOINTS) or all(arguments.has(name) for name in _PARTITIONED):
         fields["distribute_saved_activations"] = True
@@ -193,6 +194,9 @@ def _offload(arguments: Arguments) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if arguments.has("optimizer-cpu-offload"):
         fields["optimizer_offload"] = arguments.real("optimizer-offload-fraction", 1.0)
+    if WEIGHTS_AWAY in arguments.given:
+        arguments.note_read(WEIGHTS_AWAY)
+        fields["parameter_offload"] = True
     if arguments.has("swap-optimizer"):
         fields["swap_optimizer"] = True
     if arguments.has("cpu-offloading-num-layers"):

@@ -36,10 +36,10 @@ def allowed_kinds(problem: Problem, chip: str) -> tuple[RecomputeKind, ...]:
     """The kinds of recomputation that the launcher, the pins and the bans leave for a chip type."""
     search = problem.spec.search
     known = RECOMPUTE_KINDS if problem.launcher is None else problem.launcher.kinds(RECOMPUTE_KINDS)
-    if problem.spec.training.offload_layers:  # rule layer_offload
-        known = tuple(kind for kind in known if kind == "none")
     training = problem.spec.training
-    if training.recomputes_inside:  # rule recompute
+    if training.no_recomputation:  # rules layer_offload, recompute
+        known = tuple(kind for kind in known if kind == "none")
+    if training.whole_layers_alone:  # rule recompute
         known = tuple(kind for kind in known if kind in BESIDE_FUNCTIONS)
     if pinned_for(search.pin.recompute_modules, chip):
         known = tuple(kind for kind in known if kind == "selective")
@@ -245,6 +245,7 @@ class Coefficients:
             fixed = fixed + pipelines.at(self.least_sharding)
         on_first = factor * (memory.first_stored + memory.first_buffer)
         states = pipelines.at_ends((memory.first_states + on_first)[row], memory.last_states[at[:, -1]])
+        last_chunk = factor / pipelines.vpp * last * memory.last_chunk[at]
         states = states + no_places * memory.layer_states[at]
         buffer = np.where(last, memory.last_buffer[at], memory.buffer[at])
         set_seconds, set_bytes, set_replay = self._by_set(by_chip, chips)
@@ -258,7 +259,7 @@ class Coefficients:
             set_seconds=set_seconds,
             fixed=fixed - saving,
             room=self.capacity[chips] - memory.fixed - states - factor * buffer + (states_saving + either_stage),
-            states=memory.layer_states[at],
+            states=memory.layer_states[at] + last_chunk,
             live=live,
             beside=beside.astype(np.float64),
             full=factor * self._least_full(by_chip, pipelines.pp).reshape(len(at), -1),

@@ -298,11 +298,13 @@ def _fits(row: PlanRow, places: Ints, options: tuple[Option, ...], odd: OddLayer
     sets = tuple(option.modules for option in options)
     kept, replayed = memory.stored((*sets, ()), at), memory.replayed(sets, at)[:, 0]
     full = kept.at((-1, 0))
+    in_last = ((places == 0) * memory.last_chunk[own])[:, None, None, None] * layers[..., None]
     at_once = _CELLS // max(1, len(places) * layers.size * len(odd.states))
     for kind, part in _parts_by_kind(options, max(1, at_once)):
         amount = np.array([options[index].amount for index in part])[:, None]
         layer, replay = (full, kept.at(part), float(memory.checkpoint[own])), replayed[part][:, None]
         held = activation_bytes(layer, live[:, None], layers, kind, amount, replay, beside[:, None])[..., None]
+        held = held + in_last
         if rows.both_ways[own]:
             less = [_of_either_stage(row, places, options[index], odd) for index in part]
             held = held - np.stack(less, axis=1)[:, :, None]

@@ -127,6 +127,7 @@ def _parts(table: Coefficients) -> Floats:
         "checkpoint",
         "buffer",
         "last_buffer",
+        "last_chunk",
     )
     bytes_needed = [
         np.stack([getattr(memory, name) for name in of_memory]),

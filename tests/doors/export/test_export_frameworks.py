@@ -114,6 +114,14 @@ def test_deepspeed_overlaps_what_the_stack_hides() -> None:
         assert made["zero_optimization"]["overlap_comm"] is (hidden > 0)
 
 
+def test_deepspeed_is_told_of_weights_on_the_host() -> None:
+    problem = problem_of(WITH_HOST, training={"parameter_offload": True, "optimizer_offload": 1.0})
+    s = strategy_of(dp=4, flags="fz", sharded="parameters")
+    zero = deepspeed.ds_config(problem, s)["zero_optimization"]
+    assert (zero["stage"], zero["offload_param"]) == (3, {"device": "cpu", "pin_memory": True})
+    assert "offload_param" not in deepspeed.ds_config(problem_of(), s)["zero_optimization"]
+
+
 def test_what_deepspeed_cannot_say() -> None:
     refused("deepspeed", "does not interleave", groups="x:4,4", vpp=2)
     refused("deepspeed", "needs equal stages", groups="x:1,3")

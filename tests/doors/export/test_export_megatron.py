@@ -313,6 +313,17 @@ def test_techniques(training: dict[str, Any], flags: dict[str, Any], without: tu
         assert flags.items() <= exported("mindspeed-llm", strategy, training=training).items()
 
 
+def test_mindspeed_recomputes_blocks_of_some_layers_of_each_stage() -> None:
+    training = {"activation_offload": "attention", "recompute_mlp_layers": 2}
+    plan = strategy_of("x:2,2", dp=2, flags="fz")
+    given: dict[str, Any] = {"training": training, "layer_split": "even"}
+    told = exported("mindspeed-llm", plan, **given)
+    assert told["--recompute-num-layers"] == ("1",)
+    assert {"--swap-attention", "--enable-recompute-layers-per-pp-rank"} <= told.keys()
+    assert not {"--recompute-granularity", "--recompute-method"} & told.keys()
+    assert "training.recompute_mlp_layers" in refusal("megatron-lm", plan, **given)
+
+
 def test_experts_products_compute_the_activation_where_the_prediction_counts_on_it() -> None:
     chip = chip_spec() | {"block_formats": ["mx"]}
     chip["peak_tflops"] |= {"fp8": 200}

@@ -13,6 +13,7 @@ from cpsolver.doors.export.torchtitan import parallelism
 from cpsolver.plans.strategy import StageGroup, Strategy
 from tests.doors.export.test_export_megatron import exported
 from tests.support.problems import model_spec, strategy_of
+from tests.support.special_models import LATENT
 
 
 def v(layers: str, schedule: str, dp: int = 1) -> Strategy:
@@ -91,6 +92,18 @@ def test_mindspeed_runs_forwards_beside_backwards_where_its_layers_can(changed: 
     told = exported("mindspeed-llm", plan, **given)
     assert ("--moe-fb-overlap" in told) == there
     assert "--moe-fb-overlap" not in exported("mindspeed-llm", replace(plan, schedule="1f1b", vpp=1), **given)
+
+
+def test_results_of_attention_s_core_go_to_the_host_beside_passes_that_run_together() -> None:
+    plan = replace(v("4,4", "dualpipev", dp=2), ep=2)
+    model = model_spec(layers=8, attention=LATENT, moe={"experts": 4, "top_k": 1, "expert_ffn": 512})
+    training = {"mla_swap_core_attn_out": True, "recompute_mla_up_proj": True}
+    given: dict[str, Any] = {"model": model, "stack": "mindspeed", "batch": 16, "training": training}
+    told = exported("mindspeed-llm", plan, **given)
+    wanted = {"--mla-swap-core-attn-out", "--moe-fb-overlap", "--recompute-mla-up-proj"}
+    assert wanted <= told.keys()
+    with pytest.raises(CannotExpress, match=r"training\.mla_swap_core_attn_out"):
+        exported("megatron-lm", replace(plan, schedule="1f1b", vpp=1), **given)
 
 
 @pytest.mark.parametrize(("level", "schedule"), [("level0", "dualpipev"), ("level1", "dualpipev"), ("level0", "1f1b")])

@@ -9,6 +9,9 @@ import pytest
 
 from cpsolver.doors.importing.imported import Imported, ImportOptions, import_source
 from cpsolver.inputs.errors import InputError
+from cpsolver.problem.resolve import resolve
+from cpsolver.rules import violations
+from cpsolver.spec.spec import parse_spec
 from tests.doors.importing.test_import_scripts import LLAMA, STEP, imported, plan, torchrun
 from tests.support.command import in_tmp  # noqa: F401
 
@@ -74,15 +77,15 @@ EOT
 
 
 def test_that_file_counts_beside_a_stage_of_the_arguments() -> None:
-    """It is what the engine reads, offload and stage, and no comment in it; weights on the host are told."""
+    """It is what the engine reads, offload and stage, and no comment in it; weights on the host too."""
     text = '#  "offload_optimizer": {"device": "none"}\n' + WRITTEN % ("3", "cpu")
     text = text.replace('"stage": 3,', '"stage": 3, "offload_param": {"device": "cpu"},')
     found = imported(text + torchrun(f"{PLAIN} {STEPS} --deepspeed --zero-stage 1 --deepspeed_config $FILE"))
     assert found.strategy is not None
     assert found.strategy.sharded == "parameters"
     assert found.spec["training"]["optimizer_offload"] == 1.0
-    told = "ZeRO stage 3, whatever --zero-stage 1 says; offload_param is not in the plan"
-    assert any(told in note for note in found.notes)
+    assert found.spec["training"]["parameter_offload"] is True
+    assert any(note.endswith("ZeRO stage 3, whatever --zero-stage 1 says") for note in found.notes)
     beside = WRITTEN.replace("%s", "$NOWHERE", 1) % "cpu"
     found = imported(beside + torchrun(f"{PLAIN} {STEPS} --deepspeed --zero-stage 1 --deepspeed_config $FILE"))
     assert found.spec["training"]["optimizer_offload"] == 1.0
@@ -100,6 +103,7 @@ def test_stages_in_braces_and_weights_that_stay() -> None:
     assert found.strategy is not None
     assert found.strategy.sharded == "parameters"
     assert not any("offload_param" in note for note in found.notes)
+    assert "parameter_offload" not in found.spec["training"]
 
 
 @pytest.mark.parametrize(
@@ -212,20 +216,48 @@ EXPERTS = "--num-experts 8 --moe-router-topk 2 --expert-model-parallel-size 2 "
         ("--recompute-num-layers 8 " + EXPERTS, ("moe",)),
         ("--recompute-num-layers 8 --first-k-dense-replace 1 " + EXPERTS, ("mlp", "moe")),
         ("--recompute-num-layers 4 --num-layers-per-virtual-pipeline-stage 4", ("mlp",)),
-        ("--recompute-num-layers 7", None),
-        (
-            "--recompute-num-layers 4 --num-layers-per-virtual-pipeline-stage 4 --enable-recompute-layers-per-pp-rank",
-            None,
-        ),
+        ("--recompute-num-layers 7 " + EXPERTS, None),
+        ("--recompute-num-layers 7 --recompute-method block", None),
+        ("--recompute-num-layers 7 --num-layer-list 7,9,8,8", None),
     ],
 )
 def test_blocks_beside_swapped_attention_are_recomputed(arguments: str, modules: tuple[str, ...] | None) -> None:
-    """32 layers over 4 stages, 8 each: what is recomputed in all of them is a plan's, less is told."""
+    """32 layers over 4 stages, 8 each: what is recomputed in all of them is a plan's, less is told where layers or
+    stages are not alike, or where no other layers are swapped."""
     found = imported(torchrun(f"{LLAMA} {STEP} {SWAPPED} {arguments}"), chip="ascend_910b")
     assert found.strategy is not None
     chosen = found.strategy.recompute_modules[0]
     assert chosen == (modules or ())
     assert any("beside --swap-attention" in note for note in found.notes) == (modules is None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "blocks"),
+    [
+        ("--recompute-num-layers 7", 28),
+        ("--recompute-num-layers 3 --num-layers-per-virtual-pipeline-stage 4", 24),
+        (
+            "--recompute-num-layers 4 --num-layers-per-virtual-pipeline-stage 4 --enable-recompute-layers-per-pp-rank",
+            16,
+        ),
+    ],
+)
+def test_blocks_of_some_layers_beside_swapped_attention_are_the_spec_s(arguments: str, blocks: int) -> None:
+    """Seven of a stage's eight layers; three of each of two chunks; four of a stage's."""
+    found = imported(torchrun(f"{LLAMA} {STEP} {SWAPPED} --use-mcore-models {arguments}"), chip="ascend_910b")
+    assert found.spec["training"]["recompute_mlp_layers"] == blocks
+    assert found.spec["search"] == {"layer_split": "even"}
+    assert not any("beside --swap-attention" in note for note in found.notes)
+    assert found.strategy is not None
+    assert not [each for each in violations(resolve(parse_spec(found.spec)), found.strategy) if each.rule != "memory"]
+
+
+@pytest.mark.parametrize("uniform", [False, True])
+def test_attention_s_results_wait_on_the_host_beside_whole_layers(uniform: bool) -> None:
+    kind = " --recompute-granularity full --recompute-method uniform --recompute-num-layers 1" * uniform
+    found = imported(torchrun(f"{LLAMA} {STEP} --mla-swap-core-attn-out --schedules-method dualpipev{kind} {LATENT}"))
+    assert found.spec["training"].get("mla_swap_core_attn_out", False) is not uniform
+    assert any("--mla-swap-core-attn-out is not in the plan" in note for note in found.notes) is uniform
 
 
 def test_modules_that_wait_have_megatron_cores_names() -> None:

@@ -315,7 +315,7 @@ def test_ends_that_count_for_a_layer() -> None:
         ("--distribute-checkpointed-activations", {"distribute_saved_activations": True}),
         (f"{PARTITIONED} --deepspeed-activation-checkpointing", {"distribute_saved_activations": True}),
         (PARTITIONED, {"distribute_saved_activations": None}),
-        (f"--recompute-mla-up-proj --schedules-method dualpipev {LATENT}", {"recompute_mla_up_proj": None}),
+        (f"--recompute-mla-up-proj --schedules-method dualpipev {LATENT}", {"recompute_mla_up_proj": True}),
         (
             "--recompute-activation-function --recompute-activation-function-num-layers 30 "
             "--recompute-granularity full --recompute-method block --recompute-num-layers 2",
