@@ -29,9 +29,7 @@ from cpsolver.cost.pipeline_events import peak_live_total
 from cpsolver.cost.shard import Floats, Ints
 from cpsolver.cost.step_form import PipelineSizes, StepForm
 from cpsolver.problem.problem import Problem
-
-FOLD3D_STACK = "ascendspeed"
-"""The stack profile whose framework has Fold3D, and micro batches of different sizes."""
+from cpsolver.profiles.stack import FOLD3D_STACK
 
 
 def runs_fold3d(problem: Problem) -> bool:

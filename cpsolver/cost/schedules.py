@@ -13,13 +13,16 @@ from typing import Literal
 import numpy as np
 
 from cpsolver.cost import alternating, breadth_first
+from cpsolver.cost.kinds import layer_kinds
 from cpsolver.cost.pipeline_events import most_excess, peak_live_total
 from cpsolver.cost.shard import Bools, Floats, Ints
 from cpsolver.cost.split_backward import split_form, zero_bubble_bound, zero_bubble_form
 from cpsolver.cost.step_form import PipelineSizes, StepForm
+from cpsolver.inputs.language import say
 from cpsolver.plans.dimensions import DIMENSIONS
 from cpsolver.plans.strategy import ON_REQUEST, ONE_GROUP, SEARCHED_SCHEDULES, Schedule
 from cpsolver.problem.problem import Problem
+from cpsolver.profiles.stack import FOLD3D_STACK
 from models_zoo import Architecture
 
 
@@ -147,7 +150,7 @@ SCHEDULES: dict[Schedule, PipelineSchedule] = {
         label="breadth-first",
         drawn_as="breadth_first",
         interleaves=True,
-        stacks=(breadth_first.FOLD3D_STACK, "megatron-core", "megatron-core-plain", "megatron-bridge", *_TORCHTITAN),
+        stacks=(FOLD3D_STACK, "megatron-core", "megatron-core-plain", "megatron-bridge", *_TORCHTITAN),
         live_chunks=breadth_first.live_chunks,
         form=breadth_first.step_form,
         bound=_works,
@@ -221,6 +224,31 @@ def has_schedule(problem: Problem, name: Schedule) -> bool:
         return name in problem.launcher.schedules
     stacks = SCHEDULES[name].stacks
     return stacks is None or problem.stack.name in stacks
+
+
+def equal_sizes_why(problem: Problem) -> str:
+    """Why no plans are looked for whose microbatches differ in size, though the spec asks for them; empty where they
+    are, or where it does not ask."""
+    search = problem.spec.search
+    if not search.dynamic_micro_batches:
+        return ""
+    if "1f1b" not in schedules_to_search(problem):
+        return say("search.schedules leaves 1f1b out")
+    if problem.mixed:
+        return say("the cluster is of several chip types")
+    if search.objective != "throughput" or problem.may_idle:
+        return say("the objective is not throughput on all devices")
+    if search.recompute_scope == "stage":
+        return say("search.recompute_scope is stage")
+    if problem.encoder is not None or len(layer_kinds(problem.model)) > 1:
+        return say("the model's layers are of several kinds")
+    return ""
+
+
+def searches_sizes(problem: Problem) -> bool:
+    """Whether plans are looked for whose microbatches differ in size."""
+    wanted = problem.spec.search.dynamic_micro_batches and problem.has_dynamic_micro_batches
+    return wanted and not equal_sizes_why(problem)
 
 
 def schedule_of(code: int) -> PipelineSchedule:

@@ -153,6 +153,13 @@ def pass_seconds(problem: Problem, supply: Supply, rows: Candidates) -> dict[str
     return {**{name: columns[name][..., back] for name in _OF_PASSES}, "chunk": _chunk(problem, rows)}
 
 
+def layer_seconds(problem: Problem, supply: Supply, rows: Candidates) -> tuple[Floats, Floats]:
+    """A mean layer's forward, and forward and backward, of every row: (n,) each."""
+    shard, back = rows.shard.distinct()
+    columns = _of_shards(problem, supply.chip, shard, shard_columns)
+    return (columns["recompute"] - columns["collected"])[back], columns["layer"][back]
+
+
 _OF_PASSES = ("layer", "kind_layer", "embedding", "head", "hop_near", "hop_far")
 _MANY = 4096
 """Shards that are not looked up among those that are known: to work out more takes no longer."""

@@ -21,7 +21,7 @@ from cpsolver.cost.step_form import PipelineSizes, StepForm
 from cpsolver.cost.stored import Stored
 from cpsolver.cost.tables import MemoryTable, memory_table, time_table
 from cpsolver.evaluation.evaluation import PARTS, Evaluation, StageEvaluation
-from cpsolver.evaluation.timeline import makespan_s, plan_timeline
+from cpsolver.evaluation.timeline import makespan_by_size_s, makespan_s
 from cpsolver.plans.folding import Folded, folded
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -45,8 +45,8 @@ def evaluate(
     that alone, which is quicker: on one chip type the longest of some chains of passes (a `StepForm`, never above the
     events); over several (m - 1/vpp) * slowest stage + sum of stages / vpp, too much by `pipeline_events.most_excess`
     at most.
-    Microbatches of different sizes have no such formula: their schedule is run event by event, which charges a stage
-    with transfers only while it waits for them, so they compare with `timeline.simulated_step_s` of equal ones.
+    Microbatches of different sizes have no such formula: their schedule is run event by event, and a stage charged
+    with its transfers as with equal ones.
     `memory_bytes` spares the work where `stage_memory` is known, and `times` where `chip_times` are. Devices that the
     plan leaves idle count for nothing. Plans of BOTH_WAYS are judged folded, as all below are (plans/folding.py).
     """
@@ -58,7 +58,7 @@ def evaluate(
     stages = stage_evaluations(problem, strategy, memory_bytes, times)
     m = strategy.microbatches(problem.batch)
     last = max(stages, key=lambda stage: stage.after_s)
-    pipeline = _pipeline_by_size(strategy, stages) if strategy.dynamic else _pipeline_s(problem, strategy, stages, m)
+    pipeline = _pipeline_by_size(stages) if strategy.dynamic else _pipeline_s(problem, strategy, stages, m)
     after = {"data_parallel": last.data_parallel_s, "optimizer": last.optimizer_s}
     formula = sum({**pipeline, **after}.values())
     if runs_events(problem, strategy.schedule) and not strategy.dynamic and not by_formula:
@@ -84,7 +84,7 @@ def slowest_stage(problem: Problem, strategy: Strategy, stages: Sequence[StageEv
     if strategy.both_ways:
         return slowest_stage(problem, folded(strategy), _of_half(stages), microbatches // 2)
     if strategy.dynamic:
-        return int(_idle_s(strategy, stages).argmin())
+        return _slowest_by_size(stages)
     form = _step_form(problem, strategy, stages, microbatches)
     if form is not None:
         return form.slowest(_step_parts(stages))
@@ -108,10 +108,6 @@ def _step_parts(stages: Sequence[StageEvaluation]) -> Floats:
     parts = np.array([[getattr(stage, name) for stage in stages] for name in (*names, *_LATER)])
     parts[1] += [stage.pipeline_p2p_s / 2 for stage in stages]
     return parts
-
-
-def _idle_s(strategy: Strategy, stages: Sequence[StageEvaluation]) -> Floats:
-    return plan_timeline(strategy, stages, len(strategy.micro_batches)).idle_s
 
 
 def _pipeline_s(problem: Problem, strategy: Strategy, stages: list[StageEvaluation], m: int) -> dict[str, float]:
@@ -140,16 +136,21 @@ def _by_events(
     return {**by_formula, "bubble": max(least, idle)}
 
 
-def _pipeline_by_size(strategy: Strategy, stages: list[StageEvaluation]) -> dict[str, float]:
-    """The same where microbatches differ in size, as the stage with most work spends them.
-
-    Of its idle time as much is put down to transfers as they take, at most all of it; the rest is the bubble.
-    """
-    idle = _idle_s(strategy, stages)
-    busiest = stages[int(idle.argmin())]
+def _pipeline_by_size(stages: list[StageEvaluation]) -> dict[str, float]:
+    """The same where microbatches differ in size, as the stage with most work spends them."""
+    busiest = stages[_slowest_by_size(stages)]
     parts = {name: sum(getattr(stage, f"{name}_s") for stage in busiest.sized) for name in PARTS[:5]}
-    transfers = min(float(idle.min()), parts["pipeline_p2p"])
-    return {**parts, "pipeline_p2p": transfers, "bubble": float(idle.min()) - transfers}
+    idle = makespan_by_size_s(stages) - _work_by_size_s(busiest)
+    return {**parts, "bubble": max(0.0, idle)}
+
+
+def _slowest_by_size(stages: Sequence[StageEvaluation]) -> int:
+    """The stage with most work where microbatches differ in size."""
+    return int(np.argmax([_work_by_size_s(stage) for stage in stages]))
+
+
+def _work_by_size_s(stage: StageEvaluation) -> float:
+    return sum(of_one.microbatch_s for of_one in stage.sized)
 
 
 def stage_evaluations(

@@ -107,6 +107,16 @@ def makespan_s(strategy: Strategy, stages: Sequence[StageEvaluation], microbatch
     return repeating.makespan_s(sizes, group, forward, backward)
 
 
+def makespan_by_size_s(stages: Sequence[StageEvaluation]) -> float:
+    """The same of 1F1B whose microbatches differ in size (`StageEvaluation.sized`): with equal ones, that number."""
+    waits, forward, backward = (
+        np.array([[getattr(of_one, name) for of_one in stage.sized] for stage in stages])
+        for name in ("pipeline_p2p_s", "forward_s", "backward_s")
+    )
+    forward, backward = forward + waits / 2, backward + waits / 2
+    return simulate(forward[:, None], backward[:, None], forward.shape[1]).makespan_s
+
+
 def _makespan_of_a_v(strategy: Strategy, stages: Sequence[StageEvaluation], microbatches: int) -> float | None:
     """The same of stages placed as a V, each chunk with its own seconds. Where microbatches are many, the schedule is
     run for fewer of them, after which all take as long as the last ones did."""

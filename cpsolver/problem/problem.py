@@ -13,7 +13,7 @@ from cpsolver.problem.packing import Windows, windows_of
 from cpsolver.profiles.constants import ConstantLayer, Overlay, replacements
 from cpsolver.profiles.default_stack import NAMED
 from cpsolver.profiles.framework import Framework, load_launcher
-from cpsolver.profiles.stack import Stack
+from cpsolver.profiles.stack import FOLD3D_STACK, Stack
 from cpsolver.profiles.switches import FP8_RECIPES, GRAPH_SCOPES, GraphScope, Recipe
 from cpsolver.spec.spec import Spec
 from cpsolver.spec.training import Lora
@@ -305,6 +305,11 @@ class Problem:
         wanted = known if search.degrees_by_chip is None else search.degrees_by_chip
         able = self.mixed and not self.spec.training.whole_matrices and self.encoder is None
         return wanted and able and search.objective == "throughput" and not self.may_idle
+
+    @property
+    def has_dynamic_micro_batches(self) -> bool:
+        """Whether the launcher has microbatches of different sizes, or without one the stack's framework."""
+        return self.stack.name == FOLD3D_STACK if self.launcher is None else self.launcher.dynamic_micro_batches
 
     @property
     def chip_names(self) -> tuple[str, ...]:

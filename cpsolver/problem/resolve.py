@@ -23,7 +23,7 @@ from cpsolver.problem.problem import Problem, Supply, encoder_family
 from cpsolver.profiles.constants import Overlay, load_calibration
 from cpsolver.profiles.default_stack import choose_stack
 from cpsolver.profiles.framework import Framework, both, load_launcher
-from cpsolver.profiles.stack import Stack, load_stack
+from cpsolver.profiles.stack import FOLD3D_STACK, Stack, load_stack
 from cpsolver.profiles.switches import DTYPES, Switch
 from cpsolver.spec.cluster import ChipRequest
 from cpsolver.spec.spec import Spec, names_a_file
@@ -87,6 +87,8 @@ def resolve(spec: Spec, overlay: Overlay | None = None) -> Problem:
     profiles = {"launcher": launcher, "stack": None if stack is None else stack.runs}
     for what, profile in profiles.items():
         troubles += [] if profile is None else _not_trained(what, profile, spec, model)
+    if stack is not None:
+        troubles += _no_sizes(spec, launcher, stack)
     if overlay is not None and stack is not None:
         troubles += _not_covered(overlay, spec, {chip.name for chip in chips.values()}, stack.name)
     if troubles or model is None or stack is None:
@@ -149,6 +151,17 @@ def _not_covered(overlay: Overlay, spec: Spec, named: set[str], stack: str) -> I
             "{file} has no runs of {name} with the stack {stack}", file=overlay.file, name=name, stack=stack
         )
         yield Trouble("cluster.chips", message, name, allowed, path=("cluster", "chips"))
+
+
+def _no_sizes(spec: Spec, launcher: Framework | None, stack: Stack) -> Iterator[Trouble]:
+    """The trouble of a spec that asks for microbatches of different sizes where nothing runs them."""
+    has = stack.name == FOLD3D_STACK if launcher is None else launcher.dynamic_micro_batches
+    if spec.search.dynamic_micro_batches and not has:
+        what, name = ("stack", stack.name) if launcher is None else ("launcher", launcher.name)
+        message = later("{what} {name} has microbatches of one size", what=later(what), name=name)
+        allowed = later("false; or stack {other} without a launcher", other=FOLD3D_STACK)
+        path: KeyPath = ("search", "dynamic_micro_batches")
+        yield Trouble(dotted(path), message, value=True, allowed=allowed, path=path)
 
 
 def adapters_asked(training: Training, model: Architecture | None) -> Literal["plain", "any"] | None:

@@ -13,6 +13,8 @@ from cpsolver.inputs.errors import InputError, Trouble, nearest_names
 from cpsolver.inputs.language import later
 from cpsolver.profiles.framework import Framework, stack_framework
 
+FOLD3D_STACK = "ascendspeed"
+"""The stack profile whose framework has Fold3D, and microbatches of different sizes."""
 _FOLDER = Path(__file__).parent / "stacks"
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from cpsolver.cost.breadth_first import FOLD3D_STACK, runs_fold3d
+from cpsolver.cost.breadth_first import runs_fold3d
 from cpsolver.cost.schedules import SCHEDULES, V_CHUNKS, has_schedule, most_short, shares_table
 from cpsolver.cost.split_backward import V_MICROBATCHES
 from cpsolver.inputs.language import later, say
 from cpsolver.plans.strategy import BOTH_WAYS, ONE_GROUP, SEARCHED_SCHEDULES, V_SHAPED, Schedule, Strategy, chip_blocks
 from cpsolver.problem.problem import Problem
+from cpsolver.profiles.stack import FOLD3D_STACK
 from cpsolver.rules.base import listed, rule
 
 
@@ -282,15 +283,16 @@ def _dynamic(problem: Problem, s: Strategy) -> Iterator[str]:
         yield later(
             "micro_batches of different sizes need a pipeline and schedule 1f1b, not pp {s.pp} with {s.schedule}", s=s
         )
-    launcher = problem.launcher
-    if launcher is None and problem.stack.name != FOLD3D_STACK:
+    if problem.has_dynamic_micro_batches:
+        return
+    if problem.launcher is None:
         yield later(
             "stack {name} has microbatches of one size: no micro_batches, or stack {other}",
             name=problem.stack.name,
             other=FOLD3D_STACK,
         )
-    elif launcher is not None and not launcher.dynamic_micro_batches:
-        yield later("{name} has microbatches of one size: no micro_batches", name=launcher.name)
+    else:
+        yield later("{name} has microbatches of one size: no micro_batches", name=problem.launcher.name)
 
 
 @rule("chip types do not share a node")

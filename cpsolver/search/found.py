@@ -43,8 +43,8 @@ class Found:
 
     @cached_property
     def key(self) -> tuple[object, ...]:
-        """What tells it apart from others, as `Strategy.key`."""
-        return self.strategy.key()
+        """What tells it apart from others, as `Strategy.key`; sizes of microbatches are its own best."""
+        return (*replace(self.strategy, micro_batches=()).key(), self.strategy.dynamic)
 
     @cached_property
     def family(self) -> tuple[object, ...]:

@@ -70,6 +70,21 @@ class MeshCounts:
 
 
 @dataclass(frozen=True)
+class SizeCounts:
+    """Where microbatches may differ in size: how far the search over these went, after the one with equal ones.
+
+    `rows` that may have them, of which `searched` by a bound might have a better plan; `sequences` of sizes that these
+    have in all; schedules that were `run` event by event; `open`: rows left.
+    """
+
+    rows: int
+    sequences: int
+    searched: int
+    run: int
+    open: int
+
+
+@dataclass(frozen=True)
 class EventsRun:
     """Where pipelines may span chip types, or stages be placed as a V: how many plans were `run` event by event, each
     with its best layers by formula. None of the others is faster so than the best one, but for those whose formula is
@@ -123,6 +138,7 @@ class Proof:
     bound: float = float("inf")
     device_counts: DeviceCounts | None = None
     meshes: MeshCounts | None = None
+    sizes: SizeCounts | None = None
     by_events: EventsRun | None = None
     tallies: Tallies | None = field(default=None, repr=False, compare=False)
 

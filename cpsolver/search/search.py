@@ -33,7 +33,7 @@ from cpsolver.search.found import (
     least_seconds,
 )
 from cpsolver.search.frontier import INFINITE, Branch, Limits, Node
-from cpsolver.search.meshes.search import MeshPlan, MeshSearch
+from cpsolver.search.later import CLOSE, Later
 from cpsolver.search.objective import Objective, objective_of
 from cpsolver.search.opening import Child, mixes_at_once, opened, rebounded
 from cpsolver.search.pace import OutOfTime, Pace, is_large, plain, with_time_left
@@ -41,9 +41,6 @@ from cpsolver.search.result import Listener, Plan, Progress, Proof, Result, Stat
 from cpsolver.search.solver_use import SolverUse
 from cpsolver.search.space import Spaces
 
-_CLOSE = 1 - 1e-12
-"""A bound within this of the limit is no better: bounds and plans of equal length may differ by rounding, and not every
-plan that is as good as the K-th must be solved."""
 _PROMISING = 0.93
 """A plan whose bound is below this share of the limit is solved before more rows are bounded: a lower limit spares many
 of these their good bounds."""
@@ -59,7 +56,7 @@ _EAGER = 8
 """Plans that are solved in one go although bounds are open that are smaller than theirs."""
 _MIXES_WITH_LIMIT = 1024
 """Rows and mixes that are opened in one go once there is a limit."""
-_MOST_CLOSE = 64
+_MOSTCLOSE = 64
 """Plans that are run event by event beside the K best by formula, at most."""
 _SCOUT_S = 1.0
 """However short the time, so long a first plan is looked for: any is better than none."""
@@ -105,11 +102,11 @@ class _Search:
         self._families: dict[tuple[object, ...], float] = {}  # of plans found, where they are to be of different ones
         self._bounded_for = INFINITE  # best score by events for which plans of use by events alone were bounded last
         self._mixes, self._many_orders = mixes_at_once(problem), has_many_orders(problem)
-        self._arrangements = self._mesh_solves = 0
+        self._arrangements = 0
         self._solver = SolverUse(self._pace)
         self._objective = replace(objective_of(problem), widest=widest)
         self._groups: BranchGroups | None = None
-        self._meshes: MeshSearch | None = None
+        self._later: Later | None = None
         self._dives, self._scouted = dives, False  # for any plan, not for the best
         self._opened: list[Branch] = []
         self._closed: list[Branch] = []  # of the present group, the best last
@@ -119,8 +116,7 @@ class _Search:
         try:
             if not self._dives and is_large(self._problem, self._pace.short):
                 self._scout()
-            if self._problem.degrees_by_chip:
-                self._meshes = MeshSearch(self._problem, self._limits)
+            self._later = Later(self._problem, self._limits, self._pace, self._solver, self._add, self._tell)
             self._groups = branch_groups(self._problem, self._objective, self._pace)
             for group in self._groups.groups:
                 self._closed = group[::-1]
@@ -128,7 +124,7 @@ class _Search:
                     stop = "time_limit"
                 if self._found or stop != "complete":
                     break
-            if self._meshes is not None and stop == "complete" and not self._settle_meshes(self._meshes):
+            if stop == "complete" and not (self._dives or self._later.settle(self._spaces)):
                 stop = "time_limit"
         except OutOfTime:
             stop = "time_limit"
@@ -159,29 +155,18 @@ class _Search:
 
     def _settle(self) -> bool:
         """Work until nothing of the present group is open that could matter; False: no time is left."""
-        while self._lowest() < self._limits().loosest * _CLOSE:
+        while self._lowest() < self._limits().loosest * CLOSE:
             if self._pace.late and (self._opened or self._scouted):
                 self._enough_close()
-                return self._lowest() >= self._limit() * _CLOSE
+                return self._lowest() >= self._limit() * CLOSE
             self._step()
-            if len(self._close) > _MOST_CLOSE + self._top:
+            if len(self._close) > _MOSTCLOSE + self._top:
                 self._enough_close()
         return True
 
     def _enough_close(self) -> None:
         """Run no more plans event by event than those that are among the K best by formula."""
         self._closest = min(self._closest, self._lowest())
-
-    def _settle_meshes(self, meshes: MeshSearch) -> bool:
-        """The same for plans whose chip types have degrees of their own, once those with equal degrees are a limit."""
-        while meshes.lowest < self._limit() * _CLOSE:
-            if self._pace.late:
-                return False
-            if found := meshes.step():
-                self._solve_meshes(meshes, *found)
-                meshes.drop_plan()
-            self._tell(f"degrees by chip type: {meshes.waiting} parts")
-        return True
 
     # What is waiting
 
@@ -254,7 +239,7 @@ class _Search:
         loose = unbounded is None and self._found and limit > _LOOSE * self._found[0].score
         if loose and self._diverse and (not undecided or self._many_orders) and self._lower_limit(limit, rows):
             return
-        busy, closed, loosest = min(rows, agenda.mix, agenda.plan), self._next_branch(), self._limits().loosest * _CLOSE
+        busy, closed, loosest = min(rows, agenda.mix, agenda.plan), self._next_branch(), self._limits().loosest * CLOSE
         if agenda.plan < (INFINITE if undecided else _PROMISING * limit) and self._eager:
             self._eager -= 1
             self._solve_next()  # any K plans are a limit, which spares many a costly bound
@@ -268,7 +253,7 @@ class _Search:
             self._patient = False
         elif closed <= busy and closed < INFINITE and not (undecided and busy < _FAR * closed):
             self._open_branch()  # K plans of the first come first: with a limit little of the others need be bounded
-        elif undecided and agenda.mix < min(limit * _CLOSE, _FAR * busy):
+        elif undecided and agenda.mix < min(limit * CLOSE, _FAR * busy):
             self._open_nodes(self._mixes)
         elif agenda.mix <= busy:
             self._open_nodes(_MIXES_WITH_LIMIT)
@@ -299,9 +284,9 @@ class _Search:
         """Go on with the best rows and mixes; where any plan will do, with the best of all down to a plan."""
         limits = self._limits()
         if self._dives:
-            self._agenda.add_all(self._dive(self._agenda.take_mixes(1, limits.loosest * _CLOSE)))
+            self._agenda.add_all(self._dive(self._agenda.take_mixes(1, limits.loosest * CLOSE)))
             return
-        most, below = self._pace.most("mixes", most), limits.loosest * _CLOSE
+        most, below = self._pace.most("mixes", most), limits.loosest * CLOSE
         first = min(most, self._mixes) if self._many_orders else most
         nodes, near = self._agenda.take_mixes(first, below), min(below, _NEAR * self._agenda.mix)
         nodes += self._agenda.take_mixes(most - first, near)
@@ -416,20 +401,9 @@ class _Search:
             self._scores[key] = min(score, self._scores.get(key, INFINITE))
         self._tell(f"{solved.status}: {name_of(node)}")
 
-    def _solve_meshes(self, meshes: MeshSearch, bound: float, plan: MeshPlan) -> None:
-        """The same for a plan of meshes."""
-        from cpsolver.search.compile.model import solve_plan
-
-        limit = min(self._limit(), self._families.get(meshes.family(plan), INFINITE))
-        if bound >= limit:
-            return
-        exactly = partial(solve_plan, *meshes.exactly(plan), plan.chips, bound, limit, self._pace.left_s)
-        solved = self._solver.solve(bound, 1.0, exactly)
-        if solved is None:
-            return
-        self._mesh_solves += 1
-        if solved.strategy is not None:
-            self._keep(solved.strategy, self._problem, self._objective, solved.ask)
+    def _add(self, strategy: Strategy, ask: Ask | None) -> None:
+        """Keep a plan that is no row's."""
+        self._keep(strategy, self._problem, self._objective, ask)
 
     def _keep(
         self,
@@ -446,7 +420,7 @@ class _Search:
         even = balanced(problem, strategy, self._told)
         if limits and limits[1] < INFINITE:
             score, least = objective.both(even, *least_seconds(problem, even, self._told))
-            if score > limits[0] and least * _CLOSE > limits[1]:
+            if score > limits[0] and least * CLOSE > limits[1]:
                 return score
         evaluation = self._told.of(problem, even)
         score, true = objective.both(even, found_by_s(problem, even, evaluation), evaluation.step_time_s)
@@ -465,7 +439,7 @@ class _Search:
     # The answer
 
     def _result(self, stop: StopReason) -> Result:
-        left = INFINITE if self._meshes is None else self._meshes.lowest
+        left = INFINITE if self._later is None else self._later.lowest
         bound = max(0.0, min([self._lowest(), left, *self._solver.unsettled])) if stop != "complete" else self._limit()
         plans, answer = list[Plan](), self._found
         if self._objective.runs_events:
@@ -494,6 +468,7 @@ class _Search:
             solver_seconds=self._solver.seconds,
             bound=bound,
             device_counts=device_counts(self._problem, self._groups, len(self._opened), 0.0 if settled else limit),
-            meshes=None if self._meshes is None else self._meshes.counts(self._mesh_solves, complete),
+            meshes=None if self._later is None else self._later.mesh_counts(complete),
+            sizes=None if self._later is None else self._later.size_counts(complete),
             by_events=events_run(self._objective, self._close.values(), self._closest),
         )

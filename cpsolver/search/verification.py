@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cpsolver.cost.schedules import searches_sizes
 from cpsolver.cost.shard import Bools, Ints
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.plans.dimensions import DIMENSIONS, family, names
@@ -125,6 +126,8 @@ def verify(problem: Problem, result: Result, time_limit_s: float = TIME_LIMIT_S,
         opinion.left_out.append("the order after the first plan, which is of the answer's plans alone")
     if problem.degrees_by_chip:
         opinion.left_out.append("plans whose chip types have degrees of their own")
+    if searches_sizes(problem):
+        opinion.left_out.append("plans whose microbatches differ in size")
     verdict: Verdict = "unfinished" if opinion.unfinished else "confirmed"
     return Verification(
         verdict="contradicted" if opinion.findings else verdict,
@@ -168,7 +171,8 @@ def _solve_together(opinion: _Opinion) -> None:
         opinion.left_out.append(f"{len(nodes) - _MOST_PLANS:,} plans with bounds up to {MARGIN:.0%} beyond the answer")
         nodes = nodes[:_MOST_PLANS]
     opinion.joint = len(nodes)
-    settled, best = _best_of(opinion, nodes, _quickest(opinion) * (1 + _NO_SLOWER), first=True)
+    within = min(_quickest(opinion), opinion.slowest) * (1 + _NO_SLOWER)
+    settled, best = _best_of(opinion, nodes, within, first=True)
     if settled:
         _compare_with_first(opinion, best)
     found = _found(opinion)
@@ -282,12 +286,13 @@ def _weight(table: Coefficients, row: int) -> float:
 def _compare_with_first(opinion: _Opinion, best: Strategy | None) -> None:
     """The fastest plan of the model is the answer's first."""
     first = min(opinion.plans, key=_true)
+    quickest = _quickest(opinion)
     if best is None:
-        opinion.findings.append("the model has no plan where the answer has some")
+        opinion.findings += ["the model has no plan where the answer has some"] * (quickest < INFINITE)
         return
     if _seconds(opinion.problem, best) < _true(first) * (1 - _CLOSE):
         opinion.findings.append(f"better than the first plan: {_in_words(opinion, best)}")
-    if _found_s(opinion, best) > _quickest(opinion) * (1 + _CLOSE):
+    if _found_s(opinion, best) > quickest * (1 + _CLOSE):
         opinion.findings.append(f"the model's best plan is slower than one of the answer's: {_in_words(opinion, best)}")
 
 
@@ -391,8 +396,9 @@ def _better(opinion: _Opinion, strategy: Strategy) -> bool:
 
 
 def _quickest(opinion: _Opinion) -> float:
-    """Seconds of the answer's fastest plan, as plans are found."""
-    return min(found_by_s(opinion.problem, plan.strategy, plan.evaluation) for plan in opinion.plans)
+    """Seconds of the answer's fastest plan, as plans are found, of those with equal microbatches, which models have."""
+    equal = (plan for plan in opinion.plans if not plan.strategy.dynamic)
+    return min((found_by_s(opinion.problem, plan.strategy, plan.evaluation) for plan in equal), default=INFINITE)
 
 
 def _found_s(opinion: _Opinion, strategy: Strategy) -> float:

@@ -225,6 +225,11 @@ class Search(Part):
         description="true: each chip type may have its own tp, cp, dp and ep, with vpp 1 (FlagScale's meshes); "
         "false: all have the same; null: as true where the launcher runs that",
     )
+    dynamic_micro_batches: StrictBool = Field(
+        default=False,
+        description="true: microbatches of a step may differ in size, in ramps (docs/space.md), where the launcher or, "
+        "without one, the stack's framework runs that (ascendspeed); false: all have mbs sequences",
+    )
     schedules: Schedules = Field(
         default=None,
         description="pipeline schedules to try; null: those that the launcher has or, without one, the stack's "

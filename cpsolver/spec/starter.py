@@ -83,6 +83,7 @@ search:
   # time_limit_s: 60  # seconds, more than 0; default null: until proven best
   layer_split: auto  # auto: free; even_per_chip: equal in a chip type; even: equal everywhere; default auto
   recompute_scope: chip  # chip: recomputed layers equal in a chip type; stage: each its own; default chip
+  dynamic_micro_batches: false  # true: microbatches may differ in size, where the stack runs that; default false
   # schedules: [1f1b, zb1p]  # pipeline schedules to try; default null: those of launcher or stack
   degrees_by_chip: null  # true: tp, cp, dp, ep of each chip type's own; false: equal; default: what the launcher runs
 

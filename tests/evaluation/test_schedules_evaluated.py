@@ -17,7 +17,7 @@ from cpsolver.cost.shard import Candidates
 from cpsolver.cost.tables import TimeTable, time_table
 from cpsolver.evaluation.evaluate import evaluate, stage_memory
 from cpsolver.evaluation.evaluation import PARTS
-from cpsolver.evaluation.timeline import simulated_step_s
+from cpsolver.evaluation.timeline import makespan_by_size_s, simulated_step_s
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.strategy_file import load_strategy, strategy_to_dict
@@ -69,7 +69,28 @@ def test_a_step_is_the_schedule_run_with_each_size() -> None:
         for plan, found in ((plain, before), (sized, after))
     ]
     assert 0.2 < 1 - waits[1] / waits[0] < 0.6
-    assert simulated_step_s(sized, after, 16) == pytest.approx(after.step_time_s, rel=1e-12)
+    seconds = np.array(
+        [[(one.forward_s, one.backward_s, one.pipeline_p2p_s / 2) for one in s.sized] for s in after.stages]
+    )
+    forward, backward = (seconds[..., at] + seconds[..., 2] for at in (0, 1))
+    makespan = simulate(forward[:, None], backward[:, None], 16).makespan_s  # a stage is charged with its transfers
+    assert makespan + max(s.after_s for s in after.stages) == pytest.approx(after.step_time_s, rel=1e-12)
+    assert simulated_step_s(sized, after, 16) <= after.step_time_s  # type: ignore[operator]
+
+
+def test_a_step_of_sizes_that_hardly_differ_is_nearly_that_of_equal_ones() -> None:
+    """Of equal ones it is the same number, stages that differ and transfers charged."""
+    problem, plan = (
+        ascend(batch=64, model={"layers": 7, "hidden": 1024, "ffn": 2816, "heads": 8, **HEADLESS}),
+        strategy_of,
+    )
+    equal = evaluate(problem, plan("x:2,2,2,1", dp=1, mbs=4)).step_time_s
+    swapped = evaluate(problem, plan("x:2,2,2,1", dp=1, mbs=4, micro_batches=(*(4,) * 7, 5, 3, *(4,) * 7))).step_time_s
+    assert swapped == pytest.approx(equal, rel=0.04)
+    of_one_size = evaluate(problem, plan("x:2,2,2,1", dp=1, mbs=4)).stages
+    assert makespan_by_size_s([replace(s, sized=(s,) * 16) for s in of_one_size]) == pytest.approx(
+        equal - max(s.after_s for s in of_one_size), rel=1e-12
+    )
 
 
 def test_small_microbatches_lose_what_the_tables_say() -> None:

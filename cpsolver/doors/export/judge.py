@@ -214,7 +214,8 @@ def _pinned(problem: Problem, s: Strategy, target: str, count: int) -> Any:
     let_go = {group for groups in tuple(_LET_GO.values())[:count] for group in groups}
     own = {name: value for name, value in problem.spec.search.pin if value is not None}
     pinned = Decisions(**{**own, **pins(s, but=let_go)})
-    search = problem.spec.search.model_copy(update={"pin": pinned, "top": 3})
+    dynamic = problem.spec.search.dynamic_micro_batches and load_launcher(target).dynamic_micro_batches
+    search = problem.spec.search.model_copy(update={"pin": pinned, "top": 3, "dynamic_micro_batches": dynamic})
     return problem.spec.model_copy(update={"launcher": target, "search": search})
 
 

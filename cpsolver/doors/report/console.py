@@ -25,6 +25,7 @@ from cpsolver.doors.report.goals import (
     fewest_line,
     meshes_line,
     objective_line,
+    sizes_line,
     verification_line,
     worse_word,
 )
@@ -395,7 +396,8 @@ def proof_account(problem: Problem, result: Result) -> Group:
         "of pp, tp, dp, sp, vp and mbs alone: {combinations}",
         combinations=plural(proof.combinations, "legal combination"),
     )
-    told = "\n".join(filter(None, (counts_line(proof), meshes_line(proof), by_events_line(proof), known, line)))
+    parts = counts_line(proof), meshes_line(proof), sizes_line(problem, proof), by_events_line(proof)
+    told = "\n".join(filter(None, (*parts, known, line)))
     told = "\n".join(filter(None, (told, verification_line(result.verification))))
     return Group(table, Text(told, style="dim"))
 

@@ -191,4 +191,6 @@ def _proof(result: Result) -> dict[str, Any]:
     proof, gap = result.proof, max((plan.gap for plan in result.plans), default=None)
     told = asdict(replace(proof, tallies=None))  # those are for the page's map
     del told["tallies"]
+    if proof.sizes is None:  # few specs ask
+        del told["sizes"]
     return {**told, "refused": dict(proof.refused), "complete": proof.complete, "gap": gap}

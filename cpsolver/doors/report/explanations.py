@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
+from cpsolver.cost.schedules import searches_sizes
 from cpsolver.doors.report.advice import advice_document, advice_report, nothing_gains
 from cpsolver.doors.report.document import problem_document, versions
 from cpsolver.doors.report.goals import better_word, cost_and_devices, worse_word
@@ -296,7 +297,9 @@ def _one_change(problem: Problem, found: Favourite) -> Iterator[RenderableType]:
         return
     s = found.strategy
     odd = (
-        say(", but with 1F1B and microbatches of one size") if s.schedule not in SEARCHED_SCHEDULES or s.dynamic else ""
+        say(", but with 1F1B and microbatches of one size")
+        if s.schedule not in SEARCHED_SCHEDULES or (s.dynamic and not searches_sizes(problem))
+        else ""
     )
     yield Text(say("With all else as yours{odd}, one group of decisions freed:", odd=odd))
     for change in found.changes:

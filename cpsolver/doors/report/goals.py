@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from cpsolver.cost.schedules import equal_sizes_why
 from cpsolver.doors.report.interval import Interval
 from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.inputs.language import later, say
@@ -163,6 +164,26 @@ def meshes_line(proof: Proof) -> str:
         combined=counts.combined,
         bounded=counts.bounded,
         solved=counts.solved,
+        left=left,
+    )
+
+
+def sizes_line(problem: Problem, proof: Proof) -> str:
+    """How far the search over microbatches of different sizes went, or why there was none though it is asked for."""
+    if why := equal_sizes_why(problem):
+        return say("microbatches of different sizes are not looked for: {why}", why=why)
+    counts = proof.sizes
+    if counts is None:
+        return ""
+    left = say(", {open:,} of them still open", open=counts.open) if counts.open else ""
+    return say(
+        "microbatches of different sizes: {rows:,} of these candidates may have them, in {sequences:,} sequences; all "
+        "but {searched:,} cut by a lower bound, these searched over sequences and layers with {run:,} schedules run "
+        "event by event{left}",
+        rows=counts.rows,
+        sequences=counts.sequences,
+        searched=counts.searched,
+        run=counts.run,
         left=left,
     )
 

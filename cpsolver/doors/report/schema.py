@@ -21,6 +21,7 @@ from cpsolver.search.result import (
     EventsRun,
     MeshCounts,
     Recommendation,
+    SizeCounts,
     Status,
     StopReason,
     Verification,
@@ -291,6 +292,7 @@ class ProofGiven(BaseModel):
     bound: float | None
     device_counts: DeviceCounts | None
     meshes: MeshCounts | None
+    sizes: SizeCounts = Field(ABSENT, description="of microbatches of different sizes, where they are looked for")
     by_events: EventsRun | None
     complete: bool
     gap: float | None

@@ -223,7 +223,7 @@ def _that_fit(
 ) -> tuple[tuple[Option, ...], Floats, Ints]:
     """All options of a chip type, the seconds that each adds to a layer, and `ChipOptions.fits`: they are the same
     whatever chips stand at the other places."""
-    options = tuple(_allowed_options(row, chip))
+    options = tuple(allowed_options(row, chip))
     modules_s = row.table.modules_s(chip, tuple(option.modules for option in options), row.at(chip))[:, 0]
     possible = np.zeros(int(odd.max()) + 1, dtype=np.bool_)
     for number in np.unique(odd):
@@ -235,7 +235,7 @@ def _that_fit(
     return options, modules_s, fits
 
 
-def _allowed_options(row: PlanRow, chip: int) -> Iterator[Option]:
+def allowed_options(row: PlanRow, chip: int) -> Iterator[Option]:
     """All options to recompute that the pins leave, cheapest first. Uniform units of 1 equal block over all layers."""
     problem, name, table = row.table.problem, row.table.problem.chip_names[chip], row.table
     pinned = pinned_for(problem.spec.search.pin.recompute_num_layers, name)
