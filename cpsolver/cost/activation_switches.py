@@ -34,10 +34,10 @@ def on_device(problem: Problem, shard: Shard, kind: LayerKind, layer: LayerBytes
     Some layers' tensors are there while they travel: those count as buffers. What selective recomputation of a module
     drops in any case is not saved a second time.
     """
-    return _away(problem, _without_blocks(problem, shard, kind, _at_work(problem, shard, kind, layer)))
+    return _away(problem, _recomputed_blocks(problem, shard, kind, _at_work(problem, shard, kind, layer)))
 
 
-def _without_blocks(problem: Problem, shard: Shard, kind: LayerKind, layer: LayerBytes) -> LayerBytes:
+def _recomputed_blocks(problem: Problem, shard: Shard, kind: LayerKind, layer: LayerBytes) -> LayerBytes:
     """The mean of a stage's layers where the feed-forward blocks of the first ones are recomputed beside attention that
     waits on the host; what goes into a block stays, a norm's result too.
 
@@ -45,7 +45,7 @@ def _without_blocks(problem: Problem, shard: Shard, kind: LayerKind, layer: Laye
     of microbatches in flight: memory is rounded up. MindSpeed 028de58, core/memory/swap_attention, and
     adaptive_recomputing/adaptive_recompute_apply.py.
     """
-    share = recomputed_blocks(problem)
+    share = recomputed_share(problem)
     if not (share and kind.feed_forward):
         return layer
     at = MODULES.index("moe" if kind.experts else "mlp")
@@ -56,7 +56,7 @@ def _without_blocks(problem: Problem, shard: Shard, kind: LayerKind, layer: Laye
     return replace(layer, full=layer.full - share * block, freed=freed, buffer=layer.buffer + block)
 
 
-def recomputed_blocks(problem: Problem) -> float:
+def recomputed_share(problem: Problem) -> float:
     """Of the model's layers, those whose feed-forward blocks are recomputed beside attention that waits on the host."""
     return min(1.0, problem.spec.training.recompute_mlp_layers / problem.model.layers)
 
@@ -178,7 +178,7 @@ def recomputed_projection_seconds(problem: Problem, chip: Chip, shard: Shard, ki
 
 def recomputed_inside_seconds(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -> Floats:
     """Seconds a layer and microbatch of all that is dropped inside it and made again before its backward pass."""
-    functions = (1.0 - recomputed_blocks(problem)) * recomputed_function_seconds(problem, chip, shard, kind)
+    functions = (1.0 - recomputed_share(problem)) * recomputed_function_seconds(problem, chip, shard, kind)
     return functions + recomputed_projection_seconds(problem, chip, shard, kind)
 
 

@@ -10,7 +10,7 @@ from operator import add
 import numpy as np
 
 from cpsolver.cost import comm, compute
-from cpsolver.cost.activation_switches import offload_seconds, recomputed_blocks, recomputed_inside_seconds
+from cpsolver.cost.activation_switches import offload_seconds, recomputed_inside_seconds, recomputed_share
 from cpsolver.cost.kinds import LayerKind, layer_kinds, over_parts
 from cpsolver.cost.modules import module_seconds
 from cpsolver.cost.shard import Floats, Shard
@@ -71,7 +71,7 @@ class Layers:
         forward = [compute.whole_pass(kind, first + more, host) for kind, (first, _, host), (more, _) in timed]
         backward = [compute.whole_pass(kind, last + more, host) for kind, (_, last, host), (_, more) in timed]
         every = [_sums(of, lambda part: (part.own.block + part.inside.block,))[0] for of in parts]
-        blocks = recomputed_blocks(problem) * np.stack(every)
+        blocks = recomputed_share(problem) * np.stack(every)
         passes = zip(kinds, zip(forward, backward, strict=True), strict=True)
         return cls(
             forward=np.stack(forward),

@@ -89,7 +89,7 @@ def test_a_v_keeps_its_last_chunk_s_projections() -> None:
     assert [found.rule for found in violations(again, plan)] == [found.rule for found in violations(plain, plan)]
 
 
-def blocks_again(layers: int, **switches: Any) -> Problem:
+def with_recomputed_blocks(layers: int, **switches: Any) -> Problem:
     """Of four layers so many whose feed-forward blocks are recomputed beside attention on the host."""
     given = {"activation_offload": "attention", "recompute_mlp_layers": layers, **switches}
     problem = of(given)
@@ -101,7 +101,7 @@ def test_some_layers_recompute_their_blocks_beside_attention_on_the_host(layers:
     """A gated block keeps three results of its width, two where its activation function is made again anyway; not what
     goes into it. Of `layers` of 4 that is gone, and once there while it is recomputed."""
     again = {"recompute_activation_function": functions}
-    none, some = (blocks_again(count, **again) for count in (0, layers))
+    none, some = (with_recomputed_blocks(count, **again) for count in (0, layers))
     row = row_of(none, tp=2, dp=2, flags="sfz")
     before, after = memory_table(none, row), memory_table(some, row)
     block = (2 if functions else 3) * 2 * row.shard.tokens(none.sequence).item() * none.model.ffn / 2
@@ -118,7 +118,7 @@ def test_some_layers_recompute_their_blocks_beside_attention_on_the_host(layers:
 
 def test_layers_that_recompute_their_blocks_are_as_many_on_each_stage() -> None:
     def told(plan: Strategy, layers: int = 2) -> list[str]:
-        found = violations(blocks_again(layers), plan)
+        found = violations(with_recomputed_blocks(layers), plan)
         return [each.rule for each in found if "recompute_mlp_layers" in each.message]
 
     assert told(strategy_of("x:2,2", dp=2, flags="fz")) == []

@@ -140,7 +140,7 @@ def test_projections_made_again_agree_with_brute_force(bend: bool, count: int) -
     assert sum(bool(best) for _, best in problems) >= count // 8
 
 
-def with_blocks_again(seed: int) -> Problem:
+def with_recomputed_blocks(seed: int) -> Problem:
     """A random problem of which some layers, as many of each stage, recompute their blocks beside swapped attention."""
     problem = random_problem(seed)
     count = 1 + seed % problem.model.layers
@@ -149,8 +149,8 @@ def with_blocks_again(seed: int) -> Problem:
 
 
 @pytest.mark.parametrize(("bend", "count"), [full(True, 8), night(False, 24), night(True, 24)])
-def test_blocks_made_again_agree_with_brute_force(bend: bool, count: int) -> None:
-    problems = compared(with_blocks_again, seeds(15000 + 1000 * bend, count), None, bend)
+def test_recomputed_blocks_agree_with_brute_force(bend: bool, count: int) -> None:
+    problems = compared(with_recomputed_blocks, seeds(15000 + 1000 * bend, count), None, bend)
     assert sum(bool(best) for _, best in problems) >= count // 8
 
 

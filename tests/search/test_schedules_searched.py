@@ -10,17 +10,17 @@ from itertools import chain
 import numpy as np
 import pytest
 
-from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.evaluation.evaluate import evaluate, stage_memory
 from cpsolver.problem.problem import Problem
 from cpsolver.search.device_counts import count_bounds
 from cpsolver.search.objective import objective_of
 from cpsolver.search.search import search
 from cpsolver.search.space import enumerate_rows
 from models_zoo import Architecture
-from tests.support.compared import KEY, compared
+from tests.support.compared import KEY, assert_same, compared
 from tests.support.ladder import held
 from tests.support.oracle import brute_force, small_enough
-from tests.support.problems import chip_spec, model_spec, problem_of, with_host, with_stack
+from tests.support.problems import chip_spec, model_spec, problem_of, strategy_of, with_host, with_stack
 from tests.support.selection import full, later, night
 from tests.support.split_backward import (
     both_ways_problem,
@@ -268,3 +268,25 @@ def test_an_answer_is_what_the_judge_says() -> None:
         assert evaluate(problem, plan.strategy).step_time_s == pytest.approx(plan.evaluation.step_time_s, rel=1e-9)
     pinned = search(problem.with_(search={"pin": problem.spec.search.pin.model_copy(update={"schedule": ("1f1b",)})}))
     assert pinned.plans[0].evaluation.step_time_s > found.plans[0].evaluation.step_time_s
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
+def test_what_the_last_chunk_keeps_decides_what_fits(share: float) -> None:
+    """Devices that hold the first stage's four layers but for its last chunk's projections, or a part of them."""
+    attention = {"kind": "mla", "q_lora": 128, "kv_lora": 128, "qk_nope": 64, "qk_rope": 32, "v_head": 64}
+    model = model_spec(layers=8, attention=attention, vocab=512)
+    pin = {"pp": 2, "vpp": 2, "tp": 1, "mbs": 1, "schedule": "dualpipev", "recompute": ["none", "block"]}
+    pin |= {"flash_attention": True, "distributed_optimizer": False}
+    base = problem_of({"x": chip_spec()}, model, 2, 2, 16, 2048, pin=pin, training={"recompute_mla_up_proj": True})
+    base = replace(base, stack=base.stack.model_copy(update={"name": "deepseek"}))
+    plan = strategy_of("x:4,4", vpp=2, schedule="dualpipev", flags="f")
+    first, second = (need.total for need in stage_memory(base, plan))
+    assert first > second
+    room = second + share * (first - second)
+    supply = base.supplies[0]
+    memory = supply.chip.memory.model_copy(update={"usable_gib": room / 2**30 / (1 - base.memory_margin)})
+    chip = supply.chip.model_copy(update={"memory": memory})
+    problem = replace(base, supplies=(replace(supply, chip=chip),))
+    best = brute_force(problem)
+    assert best
+    assert_same(problem, best)
