@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from cpsolver.cost.memory import activation_bytes
+from cpsolver.cost.pipeline_events import run_steps
 from cpsolver.cost.schedules import SCHEDULES
 from cpsolver.cost.shard import Candidates, Floats, Ints
-from cpsolver.cost.sized_events import run_steps
 from cpsolver.problem.problem import Problem
 from cpsolver.search.bounds.coefficients import Coefficients
 from cpsolver.search.bounds.stages import ROUNDING
