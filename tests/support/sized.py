@@ -30,7 +30,7 @@ def is_ramps(sizes: tuple[int, ...]) -> bool:
     peak, mean = max(sizes), sum(sizes) / len(sizes)
     begin, end = sizes.index(peak), len(sizes) - sizes[::-1].index(peak)
     up, down = sizes[:begin], sizes[end:][::-1]
-    if set(sizes[begin:end]) != {peak} or min(sizes) == peak or mean > 8 or peak > mean + 3:
+    if set(sizes[begin:end]) != {peak} or min(sizes) == peak or peak > mean + 3:
         return False
     if list(up) != sorted(up) or list(down) != sorted(down):
         return False
@@ -59,7 +59,7 @@ def sized_strategies(problem: Problem) -> Iterator[Strategy]:
     for s in strategies(problem):
         yield s
         m = s.microbatches(problem.batch)
-        if s.pp > 1 and s.vpp == 1 and s.schedule == "1f1b" and 1 < s.mbs <= 8 and 1 < m <= 8 * s.pp:
+        if s.pp > 1 and s.vpp == 1 and s.schedule == "1f1b" and 1 < s.mbs <= 4 and 1 < m <= 8 * s.pp:
             yield from (replace(s, micro_batches=sizes) for sizes in all_ramps(m, s.mbs))
 
 

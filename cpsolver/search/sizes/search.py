@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from cpsolver.cost.shard import Bools, Candidates, Floats, Ints
+from cpsolver.cost.shard import Bools, Candidates, Floats, Ints, Shard
 from cpsolver.cost.tables import layer_seconds
 from cpsolver.plans.dimensions import DIMENSIONS, ROW
 from cpsolver.plans.strategy import StageGroup, Strategy
@@ -26,7 +26,7 @@ from cpsolver.search.compile.options import Option
 from cpsolver.search.frontier import INFINITE, Limits
 from cpsolver.search.pace import Pace
 from cpsolver.search.result import SizeCounts
-from cpsolver.search.sizes.sequences import MOST_BEYOND, MOST_MEAN, MOST_ROUNDS, Sequences
+from cpsolver.search.sizes.sequences import MOST_BEYOND, MOST_MEAN, MOST_MICROBATCHES, MOST_ROUNDS, Sequences
 from cpsolver.search.sizes.splits import Chains, all_splits, allowed_within, cheapest_splits
 from cpsolver.search.sizes.stages import LongestChain, Passes, SizedRow
 from cpsolver.search.space import Space
@@ -39,6 +39,8 @@ _ROUNDS = 16
 """Splits that each sequence is run with before all are looked at that may still be better."""
 _SPLITS = 2_000
 """Splits whose chains are looked at in one go."""
+_CELLS = 1_000_000
+"""Sequences times rows that are bounded in one go."""
 _CLOSE = 1 - 1e-12
 """A plan within this of the limit is no better."""
 
@@ -75,7 +77,8 @@ class SizesSearch:
         frames = space.frames
         wanted = (frames.schedule == 1) & (frames.vpp == 1) & (frames.pp > 1) & (frames.pp <= problem.model.layers)
         wanted &= (frames.mbs > 1) & (frames.mbs <= MOST_MEAN)
-        wanted &= (frames.microbatches > 1) & (frames.microbatches <= MOST_ROUNDS * frames.pp)
+        most = np.minimum(MOST_MICROBATCHES, MOST_ROUNDS * frames.pp)
+        wanted &= (frames.microbatches > 1) & (frames.microbatches <= most)
         rows = space.expand(np.flatnonzero(wanted))
         rows = rows.take(~rows.expert_overlap)
         self.considered, self.solved, self.run = len(rows), 0, 0
@@ -101,7 +104,9 @@ class SizesSearch:
         rows, bounds = rows.take(good), bounds[good]
         if len(rows):
             table = Coefficients(self._problem, rows)
+            bounds = bounds + _after_s(table)
             keep, _ = undominated(rows, table.time)
+            keep = keep[bounds[keep] < self._limits().of_rows(rows, keep)]
             keep = keep[np.isfinite(self._equal_s(table, keep))]
             rows, bounds = rows.take(keep), bounds[keep]
         best = np.argsort(bounds, kind="stable")
@@ -150,7 +155,7 @@ class SizesSearch:
 
     def _best_within(self, row: SizedRow, limit_s: float) -> Strategy | None:
         """The best plan of a row that takes less than a limit, over all options to recompute."""
-        plain = row.chains(row.passes(Option("none", 0, 0)))
+        plain = row.plain_chains()
         alive = np.flatnonzero(plain.may_end_within(limit_s, row.layers))
         if not len(alive):
             return None
@@ -299,24 +304,35 @@ def _least_s(problem: Problem, rows: Candidates) -> Floats:
     Layers alone, in any fractions: a stage works on its own in all microbatches, after the first one's forward and
     before the last one's backward on the stages before. Where that takes as long for all stages the time is least.
     """
-    found = np.full(len(rows), INFINITE)
     if not len(rows):
-        return found
+        return np.zeros(0)
+    first, back = rows.first_of_each((*Shard.__dataclass_fields__, "pp", "microbatches"))
+    rows, chip = rows.take(first), problem.supplies[0]  # states make no difference
     sizes = range(1, MOST_MEAN + MOST_BEYOND + 1)
-    of_size = [
-        layer_seconds(problem, problem.supplies[0], replace(rows, mbs=np.full(len(rows), size))) for size in sizes
-    ]
+    of_size = [layer_seconds(problem, chip, replace(rows, mbs=np.full(len(rows), size))) for size in sizes]
     forward, whole = (np.stack([0.0 * part[0], *part]) for part in zip(*of_size, strict=True))
-    pairs = np.array(_pairs(rows))
+    found, pairs = np.full(len(rows), INFINITE), np.array(_pairs(rows))
     for microbatches, mean in set(_pairs(rows)):
-        at = np.flatnonzero((pairs == (microbatches, mean)).all(axis=1))
+        alike = np.flatnonzero((pairs == (microbatches, mean)).all(axis=1))
         known = Sequences.of(microbatches, mean)
-        if len(known.sizes):
+        some = max(1, _CELLS // max(1, len(known.sizes)))
+        for begin in range(0, len(alike) if len(known.sizes) else 0, some):
+            at = alike[begin : begin + some]
             work = known.counts @ whole[: known.largest + 1, at]
-            first, last = known.sizes[:, 0], known.sizes[:, -1]
-            ends = forward[first][:, at] + (whole - forward)[last][:, at]
+            ends = forward[known.sizes[:, :1], at] + (whole - forward)[known.sizes[:, -1:], at]
             each = ends / (1.0 - (1.0 - ends / work) ** rows.pp[at])
             found[at] = SAFETY * problem.model.layers * each.min(axis=0)
+    return np.asarray(found[back])
+
+
+def _after_s(table: Coefficients) -> Floats:
+    """Seconds that follow the pipeline at least, (n,): a stage has the mean number of layers or more."""
+    found = np.zeros(len(table.rows))
+    for pp in np.unique(table.rows.pp).tolist():
+        at = np.flatnonzero(table.rows.pp == pp)
+        stages = table.stages(at, np.zeros((len(at), pp), dtype=np.int64))
+        layers = table.problem.model.layers / pp
+        found[at] = SAFETY * (stages.after_layer.min(axis=1) * layers + stages.after_fixed.min(axis=1))
     return found
 
 

@@ -17,12 +17,14 @@ import numpy as np
 
 from cpsolver.cost.shard import Floats, Ints
 
-MOST_MEAN = 8
-"""Sequences of a microbatch, on average, up to which sizes are searched: their number grows with its fourth power."""
+MOST_MEAN = 4
+"""Sequences of a microbatch on average, at most: with more of them there are many more sequences of sizes."""
 MOST_BEYOND = 3
 """The peak is at most so much above the mean."""
 MOST_ROUNDS = 8
 """Microbatches for each stage up to which sizes are searched: with more the bubble that they shrink is small."""
+MOST_MICROBATCHES = 64
+"""And of a step in all."""
 _TIMES = (0, 2, 3)
 """How often the one size of a ramp stands that does not stand once."""
 

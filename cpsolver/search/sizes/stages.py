@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from cpsolver.cost.memory import activation_bytes
+from cpsolver.cost.pipeline_events import run_steps
 from cpsolver.cost.schedules import SCHEDULES
 from cpsolver.cost.shard import Candidates, Floats, Ints
-from cpsolver.cost.sized_events import run_steps
 from cpsolver.problem.problem import Problem
 from cpsolver.search.bounds.coefficients import Coefficients
 from cpsolver.search.bounds.stages import ROUNDING
@@ -179,6 +179,18 @@ class SizedRow:
             for live in (1, 0)
         )
         return one - none, none
+
+    def plain_chains(self) -> Chains:
+        """The first of the chains below, with nothing recomputed."""
+        passes = self.passes(Option("none", 0, 0))
+        first, last, counts = self.sizes[:, 0], self.sizes[:, -1], self.sequences.counts[self.which]
+        fill = passes.forward_once[first] + passes.backward_once[last]
+        once = counts @ (passes.forward_once + passes.backward_once) + (fill.cumsum(axis=1) - fill) + self._after_once
+        own = np.repeat((counts @ (passes.forward + passes.backward))[:, None], self.pp, axis=1) + self._after_layer
+        none = np.zeros((1, len(first), self.pp))
+        before = passes.forward[first] + passes.backward[last]
+        found = Chains(before, 0.0 * before, own[None], none, none[:, :, 0], once[None])
+        return replace(found, **{name: _SAFETY * part for name, part in vars(found).items()})
 
     def chains(self, passes: Passes) -> Chains:
         """Chains of passes with what follows the pipeline, none longer than the schedule."""

@@ -78,8 +78,10 @@ def test_it_ends_with_the_simulated_step_and_tells_both_times(name: str) -> None
     assert about["simulated_step_time_s"] == pytest.approx(simulated_s, rel=1e-12)
     assert about["step_time_s"] == evaluation.step_time_s
     assert about["pipeline_closed_form_s"] == pytest.approx(evaluation.step_time_s - after, rel=1e-12)
-    if name in ("one stage", "sizes"):
+    if name == "one stage":
         assert ends_s == pytest.approx(evaluation.step_time_s, rel=1e-7)
+    if name == "sizes":  # a transfer delays here, and takes a stage's time there
+        assert 0.98 * evaluation.step_time_s < ends_s < evaluation.step_time_s
 
 
 @pytest.mark.parametrize(("name", "passed"), [("1f1b", 3), ("interleaved", 15), ("breadth first", 15), ("sizes", 3)])
