@@ -72,19 +72,28 @@ def _beside_swap(arguments: Arguments, number: int, split: LayerSplit | None) ->
     """The feed-forward blocks of each stage's first layers, recomputed where attention is swapped, experts with their
     exchange too: MindSpeed 028de58, core/memory/swap_attention (solve_prefetch_policy: the number is a chunk's, or the
     stage's with --enable-recompute-layers-per-pp-rank; is_recompute_layer: the module `mlp`). Of some layers a spec
-    says it where stages are alike, and all layers. With --recompute-method block no other layer is swapped either."""
-    if split is not None and not arguments.has("enable-recompute-layers-per-pp-rank"):
+    says it where stages are alike, and all layers. With --recompute-method block no other layer is swapped either;
+    uniform takes all, whatever the number."""
+    method = arguments.text("recompute-method")
+    if split is not None and method == "uniform":
+        number = max(split.layers)
+    elif split is not None and not arguments.has("enable-recompute-layers-per-pp-rank"):
         number *= split.vpp
-    alike = split is not None and len(set(split.layers)) == 1 and arguments.text("recompute-method") is None
-    if split is not None and alike and number < max(split.layers) and _one_kind(arguments):
-        return Recomputation(blocks=number * len(split.layers))
-    if split is None or number < max(split.layers):
+    if split is not None and number >= max(split.layers):
+        return Recomputation("selective", (), _blocks(arguments))
+    if method == "block":
         told = say(
-            "--recompute-num-layers beside --swap-attention is not in the plan: feed-forward blocks of some layers "
-            "computed again; memory is predicted too high, time too short"
+            "--swap-attention with --recompute-method block takes the first layers of each stage alone, and the plan "
+            "has attention of all on the host: memory is predicted too low"
         )
         return Recomputation(notes=(told,))
-    return Recomputation("selective", (), _blocks(arguments))
+    if split is not None and len(set(split.layers)) == 1 and _one_kind(arguments):
+        return Recomputation(blocks=number * len(split.layers))
+    told = say(
+        "--recompute-num-layers beside --swap-attention is not in the plan: feed-forward blocks of some layers "
+        "computed again; memory is predicted too high, time too short"
+    )
+    return Recomputation(notes=(told,))
 
 
 def _one_kind(arguments: Arguments) -> bool:
