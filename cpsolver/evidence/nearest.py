@@ -151,6 +151,8 @@ def _pairs(problem: Problem, strategy: Strategy) -> Iterator[str]:
         yield say("a pipeline over several chip types")
     if strategy.unequal:
         yield say("chip types with degrees of their own")
+    if strategy.dynamic:
+        yield say("microbatches of different sizes")
     for name in _architectures(problem, strategy):
         there = [run for run in runs if run.architecture == name]
         if not there:

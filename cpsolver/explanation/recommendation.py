@@ -49,6 +49,8 @@ _DEFAULTS: Mapping[str, Any] = {
     if name != "ep" and DIMENSIONS[name].default not in (None, MUST_BE_SAID)
 }
 """What a simple plan has: a file may leave all of it out. Experts are shared out all the same."""
+_PLAIN: Mapping[str, Any] = {"degrees_by_chip": False, "dynamic_micro_batches": False}
+"""Fields of a spec's search that leave out what no run has had and no simple plan has."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,8 @@ class _Recommender:
         """The best plan of a problem with more limits: of those found, or one that a search finds below a score."""
         of_devices = self._problem.spec.search.objective == "fewest_chips"  # fewer of them come before a lower score
         below = INFINITE if of_devices else below
-        good = (each for each in self._found if each.rank[1] < below)
+        sized = limited.spec.search.dynamic_micro_batches
+        good = (each for each in self._found if each.rank[1] < below and (sized or not each.plan.strategy.dynamic))
         known = next((each for each in good if not violations(limited, each.plan.strategy, each.plan.evaluation)), None)
         if known is self._found[0] or not self._searching:
             return known
@@ -177,10 +180,10 @@ class _Recommender:
 
 
 def _measured(problem: Problem) -> Problem:
-    """The problem without degrees that no run has had, nor degrees by chip type, which none has had."""
+    """The problem without degrees that no run has had, nor what none has had at all."""
     forbid = problem.spec.search.forbid
     banned = {name: (*(getattr(forbid, name) or ()), *values) for name, values in unmeasured_values(problem).items()}
-    return problem.with_(search={"forbid": forbid.model_copy(update=banned), "degrees_by_chip": False})
+    return problem.with_(search={"forbid": forbid.model_copy(update=banned), **_PLAIN})
 
 
 def _simple(problem: Problem) -> Problem:
@@ -190,4 +193,4 @@ def _simple(problem: Problem) -> Problem:
     if _DEFAULTS["schedule"] not in (problem.spec.search.schedules or (_DEFAULTS["schedule"],)):
         free.pop("schedule", None)
     split = "even" if not problem.mixed or problem.spec.search.layer_split == "even" else "even_per_chip"
-    return problem.with_(search={"pin": pin.model_copy(update=free), "layer_split": split, "degrees_by_chip": False})
+    return problem.with_(search={"pin": pin.model_copy(update=free), "layer_split": split, **_PLAIN})

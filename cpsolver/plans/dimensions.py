@@ -284,7 +284,7 @@ def _value(strategy: Strategy, attribute: str) -> Any:
 def differences(before: Strategy, after: Strategy) -> dict[str, tuple[Any, Any]]:
     """Attribute -> its value in both plans, for those decisions that differ, in the table's order.
 
-    Sizes of single microbatches are left out: only the plan before can have them.
+    Sizes of single microbatches are left out: what is nearest to a plan that cannot be exported has none.
     """
     compared = [entry.attribute for entry in _TABLE if not entry.pin_only and entry.name != "micro_batches"]
     pairs = {name: (_value(before, name), _value(after, name)) for name in compared}

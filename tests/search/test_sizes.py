@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import islice, product
 from typing import Any
 
@@ -11,7 +12,10 @@ import pytest
 
 from cpsolver.cost.pipeline_events import run_steps, simulate
 from cpsolver.cost.schedules import equal_sizes_why, searches_sizes
+from cpsolver.doors.report.plan_words import layout_words, twin_words
 from cpsolver.evaluation.evaluate import evaluate, stage_memory
+from cpsolver.evidence.nearest import unmeasured
+from cpsolver.explanation.recommendation import recommend
 from cpsolver.inputs.errors import InputError
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -290,3 +294,19 @@ def test_all_rows_are_bounded_below_their_plans() -> None:
     rows = SizesSearch(problem, enumerate_rows(problem), lambda: Limits(INFINITE, {}), Pace(None))
     assert best.strategy.dynamic
     assert rows.lowest < best.evaluation.step_time_s
+
+
+def test_the_safest_and_the_simplest_plan_have_microbatches_of_one_size() -> None:
+    """No run has had others, and a file leaves them out; the first screen says them, beside what sets twins apart."""
+    problem = ascend(pin={"vpp": 1, "tp": 8, "pp": [1, 4], "cp": 1}, dynamic_micro_batches=True)
+    told = recommend(problem, search(problem))
+    assert told.recommendation is not None
+    first, simple = told.plans[0].strategy, told.plans[told.recommendation.simplest or 0].strategy
+    assert first.dynamic
+    assert "microbatches of different sizes" in unmeasured(problem, first)
+    assert "mbs 2 (1, 2, 3 ×3, 2, 1 ×2)" in layout_words(first)
+    for role in (told.recommendation.safest, told.recommendation.simplest):
+        assert role is not None
+        assert not told.plans[role].strategy.dynamic
+    assert twin_words(first, replace(first, micro_batches=())) == "micro batches"
+    assert "micro batches" in twin_words(first, simple)

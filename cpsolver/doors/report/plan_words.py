@@ -7,7 +7,7 @@ from itertools import groupby
 
 from cpsolver.doors.report.text import recompute_text
 from cpsolver.inputs.language import say
-from cpsolver.inputs.text import plural
+from cpsolver.inputs.text import plural, runs
 from cpsolver.plans.dimensions import DEGREES, DIMENSIONS, FLAGS, differences, shown_sizes
 from cpsolver.plans.strategy import StageGroup, Strategy
 
@@ -17,18 +17,21 @@ _NO_RECOMPUTE = "none"
 def layout_words(strategy: Strategy) -> list[str]:
     """What is set, a decision each, the sizes first: `tp 4`, `cp 2 (p2p)`, `ZeRO-1`, `sequence parallel`.
 
-    Sizes of 1 that a default stands for, and flags at their default, are left out.
+    Sizes of 1 that a default stands for, and flags at their default, are left out. Microbatches that differ in size
+    follow their mean, in order: `mbs 2 (1, 2, 3 ×3, 2, 1 ×2)`.
     """
     said = {name: f"{name} {size}" for name, size in shown_sizes(strategy).items()}
     if "cp" in said and strategy.cp > 1:
         said["cp"] += f" ({strategy.cp_comm_type})"
+    if strategy.dynamic:
+        said["mbs"] += f" ({runs(strategy.micro_batches)})"
     schedule = [] if strategy.schedule == "1f1b" else [say("schedule {schedule}", schedule=strategy.schedule)]
     return [*said.values(), *schedule, *_states(strategy), *_flags(strategy), *_recomputation(strategy)]
 
 
 def twin_words(one: Strategy, other: Strategy) -> str:
     """What sets two plans of the same sizes apart: `layers, recompute`; empty where their sizes differ."""
-    found = differences(one, other)
+    found = [*differences(one, other), *["micro_batches"] * (one.micro_batches != other.micro_batches)]
     return "" if any(name in found for name in DEGREES) else ", ".join(name.replace("_", " ") for name in found)
 
 
