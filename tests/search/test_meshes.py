@@ -24,8 +24,9 @@ from cpsolver.search.search import search
 from cpsolver.spec.spec import parse_spec
 from tests.support.mesh_problems import mesh_problem
 from tests.support.oracle import legal, small_enough, strategies
-from tests.support.problems import chip_spec, model_spec, problem_of
+from tests.support.problems import FRAMEWORK_GB, chip_spec, model_spec, problem_of
 from tests.support.selection import first
+from tests.support.special_models import MAMBA
 
 pytestmark = pytest.mark.usefixtures("by_formula")
 
@@ -91,6 +92,29 @@ def test_a_first_stage_that_takes_less_than_those_between_is_no_worse_bounded() 
     wanted = sorted(best_of_each(problem).values())[: problem.spec.search.top]
     found = [plan.evaluation.step_time_s for plan in search(problem).plans]
     assert found == pytest.approx(wanted, rel=1e-6)
+
+
+def problem_of_blocks(memory_gb: float) -> Problem:
+    """State space and dense blocks, of which the latter store far less, on two chip types; sequence parallelism."""
+    blocks = {"layer_pattern": "M--M--", "mamba": {**MAMBA, "heads": 16}}
+    model = model_spec(layers=6, hidden=512, ffn=256, vocab=1000, **blocks)
+    small, large = chip_spec(gb=FRAMEWORK_GB + memory_gb), chip_spec(tflops=25, gb=40)
+    chips = {"x": {"max": 4, "spec": small}, "y": {"max": 2, "spec": large}}
+    pin = {"vpp": 1, "cp": 1, "flash_attention": True, "recompute": "none", "sequence_parallel": True}
+    pin |= {"distributed_optimizer": False, "sharding_group": 0}
+    return problem_of(chips, model, 6, 1, 4, 32_768, degrees_by_chip=True, diverse=False, top=1, pin=pin)
+
+
+@pytest.mark.parametrize("memory_gb", [2, 4])
+def test_layers_that_store_little_are_counted_by_the_fewest_stages_and_a_flag_where_one_mesh_has_it(
+    memory_gb: float,
+) -> None:
+    """What a stage of many of them stores is not what a stage of one does, however many stages others might have. A
+    mesh with tp 1 is no less part of a plan whose other mesh has the flag that is pinned."""
+    problem = problem_of_blocks(memory_gb)
+    [best] = search(problem).plans
+    assert best.evaluation.step_time_s == pytest.approx(min(best_of_each(problem).values()), rel=1e-6)
+    assert {mesh.tp for mesh in best.strategy.stage_meshes} > {1}
 
 
 def test_brute_force_met_plans_with_unequal_degrees(tally: Counter[str]) -> None:

@@ -10,29 +10,33 @@ from cpsolver.problem.problem import Problem
 from models_zoo import Architecture
 from models_zoo.params import total_parameters
 from tests.support.problems import FRAMEWORK_GB, chip_spec, model_spec, problem_of
+from tests.support.special_models import special_model
 
 FREE = ("sequence_parallel", "distributed_optimizer", "flash_attention", "cp_gather", "recompute")
 """Of these one is left open in a problem: brute force takes too long with more."""
 
 
 def mesh_problem(seed: int) -> Problem:
-    """Memory binds in many; some with experts, tied embeddings, windows, FlagScale's rules, pins."""
+    """Memory binds in many; some with experts, tied embeddings, windows, rare layers, FlagScale's rules, pins."""
     rng = np.random.default_rng((15, seed))
     names = ["x", "y", "z"][: int(rng.choice([2, 2, 3]))]
     node = int(rng.choice([1, 1, 2]))
     gpus = int(rng.choice([4, 4, 6, 8])) if len(names) == 2 else int(rng.choice([3, 4, 6]))
     gpus += gpus % node
     layers, sequence = int(rng.choice([2, 2, 3, 3, 4, 5])), int(rng.choice([1024, 4096]))
-    model = _model(rng, layers)
+    model, more = _model(rng, layers), np.random.default_rng((15, seed, 1))
+    rare = more.random() < 0.2
+    model = special_model(more, layers) if rare else model
     need = 18e-9 * total_parameters(Architecture.model_validate({"name": "any", **model})) / gpus
     need += 0.04e-3 * layers * sequence
     chips = {name: _chip(rng, need, gpus, node, len(names)) for name in names}
     if sum(chip["max"] for chip in chips.values()) < gpus:
         chips[names[-1]]["max"] = gpus
     search: dict[str, Any] = {"top": int(rng.integers(2, 6)), "diverse": bool(rng.random() < 0.5)}
-    search |= {"degrees_by_chip": True, "pin": _pins(rng), "forbid": {"recompute": ["uniform", "selective"]}}
+    pins = _pins(rng) | _pinned_flags(more)
+    search |= {"degrees_by_chip": True, "pin": pins, "forbid": {"recompute": ["uniform", "selective"]}}
     search["recompute_scope"] = "stage" if layers < 4 and rng.random() < 0.3 else "chip"
-    launcher = "flagscale" if rng.random() < 0.25 else None
+    launcher = "flagscale" if rng.random() < 0.25 and not rare else None
     batch = int(rng.choice([2, 4, 6]))
     return problem_of(chips, model, gpus, node, batch, sequence, launcher=launcher, **search)
 
@@ -46,6 +50,12 @@ def _model(rng: np.random.Generator, layers: int) -> dict[str, Any]:
     elif kind < 0.45:
         fields["attention"] = {"sliding_window": 512, "full_every": 2}
     return model_spec(**fields)
+
+
+def _pinned_flags(rng: np.random.Generator) -> dict[str, bool]:
+    """Flags that a mesh alone may be too small for."""
+    flags = ("sequence_parallel", "distributed_optimizer")
+    return {flag: bool(rng.random() < 0.5) for flag in flags if rng.random() < 0.15}
 
 
 def _chip(rng: np.random.Generator, need: float, gpus: int, node: int, types: int) -> dict[str, Any]:

@@ -226,11 +226,12 @@ class Coefficients:
         stage = Pipelines(self.tables, row, np.full((len(row), 1), chip))
         return stage.sharding(float(self.problem.model.layers), recompute_s)
 
-    def stages(self, row: Ints, chips: Ints, any_neighbours: bool = False) -> Stages:
+    def stages(self, row: Ints, chips: Ints, any_neighbours: bool = False, fewest: int | None = None) -> Stages:
         """Stage coefficients of rows with the same pp; `chips` (n, pp) holds chip indices by position.
 
         `row` is (n,), or where chip types have degrees of their own (n, pp), the same on all stages of a type.
-        `any_neighbours` as in `Pipelines.p2p`.
+        `any_neighbours` as in `Pipelines.p2p`. `fewest`: how many stages the pipelines have at least, where `chips`
+        stands for some that have fewer.
         """
         pipelines = Pipelines(self.tables, row, chips)
         at, row, by_chip = pipelines.by_stage, pipelines.by_stage[:, 0], row
@@ -248,7 +249,8 @@ class Coefficients:
         last_chunk = factor / pipelines.vpp * last * memory.last_chunk[at]
         states = states + no_places * memory.layer_states[at]
         buffer = np.where(last, memory.last_buffer[at], memory.buffer[at])
-        set_seconds, set_bytes, set_replay = self._by_set(by_chip, chips)
+        fewest = pipelines.pp if fewest is None else fewest
+        set_seconds, set_bytes, set_replay = self._by_set(by_chip, chips, fewest)
         saving, states_saving = self._savings(by_chip, chips)
         either_stage = self.either_stage(row, pipelines.pp)
         live = self._in_flight(row, pipelines.pp)
@@ -262,7 +264,7 @@ class Coefficients:
             states=memory.layer_states[at] + last_chunk,
             live=live,
             beside=beside.astype(np.float64),
-            full=factor * self._least_full(by_chip, pipelines.pp).reshape(len(at), -1),
+            full=factor * self._least_full(by_chip, fewest).reshape(len(at), -1),
             set_bytes=factor * set_bytes,
             set_replay=factor * set_replay,
             checkpoint=factor * memory.checkpoint[at],
@@ -274,7 +276,7 @@ class Coefficients:
         )
 
     def _least_by_layer(self, sets: tuple[Modules, ...], row: Ints, pp: int) -> Floats:
-        """Bytes for each layer that no chunk of so many stages falls below, under each set of modules: (sets, n)."""
+        """Bytes for each layer that no chunk of so many stages or more falls below, by set of modules: (sets, n)."""
         rows, kept = self.rows, self.memory.stored(sets, row)
         if len(self.memory.short) == 1:
             return np.asarray(kept.most)
@@ -305,13 +307,13 @@ class Coefficients:
         """Seconds that recomputing the modules of each set adds to a layer: (sets, n)."""
         return np.asarray(incidence(sets).astype(np.float64) @ self.time.modules[chip][:, row])
 
-    def _by_set(self, row: Ints, chips: Ints) -> tuple[Floats, Floats, Floats]:
+    def _by_set(self, row: Ints, chips: Ints, pp: int) -> tuple[Floats, Floats, Floats]:
         """What `Stages` says of the sets of modules, bytes before overhead."""
         used = np.unique(chips).tolist()
         of_chips = list[tuple[Floats, ...]]()
         for chip in used:
             rows, back = np.unique(row_of(row, chips, chip), return_inverse=True)  # plans in hundreds share few of them
-            of_chips.append(tuple(part[:, back] for part in self._undominated_sets(chip, rows, chips.shape[1])))
+            of_chips.append(tuple(part[:, back] for part in self._undominated_sets(chip, rows, pp)))
         if len(used) == 1:
             seconds, bytes_kept, replay = (part[:, :, None] for part in of_chips[0])
             return seconds, bytes_kept, replay

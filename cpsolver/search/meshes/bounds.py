@@ -71,6 +71,11 @@ class Region:
         """The order of all chip types in use is known."""
         return all(chip in self.ends or not of_chip.stages.any() for chip, of_chip in enumerate(self.options))
 
+    @property
+    def fewest_stages(self) -> int:
+        """No plan has fewer."""
+        return max(1, sum(int(of_chip.stages.min()) for of_chip in self.options))
+
     def fewest_behind(self, chip: int) -> int:
         """No fewer stages stand behind a chip type's: of those that are known to."""
         known = self.ends.index(chip) if chip in self.ends else len(self.ends)
@@ -237,7 +242,8 @@ class _Cost:
         self._options, self._stages = options, options.stages
         rows, at = np.unique(options.row, return_inverse=True)
         first = part.fewest_behind(chip)
-        hosts = Hosts.of(bounds.table, chip, rows, first, int(options.stages.max()), chip in part.ends[:1])
+        deepest, at_end = first + int(options.stages.max()), chip in part.ends[:1]
+        hosts = Hosts.of(bounds.table, chip, rows, deepest, at_end, part.fewest_stages)
         self.room = hosts.held(tops, at, np.full(len(options), first), options.stages)  # (options, ranges)
         self.slope, self.base = hosts.slope[at], hosts.base(at, options.stages)
         used = options.stages > 0
@@ -291,10 +297,11 @@ class Hosts:
     after_fixed: Floats
 
     @classmethod
-    def of(cls, table: Coefficients, chip: int, rows: Ints, first: int, count: int, at_end: bool) -> Hosts:
-        """`first` places from the end on `count` stages; `at_end`: the chip type has the last stage."""
-        depth = min(first + count, table.problem.model.layers) + 2
-        stages = table.stages(rows, np.full((len(rows), depth), chip), any_neighbours=True)
+    def of(cls, table: Coefficients, chip: int, rows: Ints, deepest: int, at_end: bool, fewest: int) -> Hosts:
+        """Stages up to the `deepest` place from the end; `at_end`: the chip type has the last one. No pipeline has less
+        than the `fewest` stages."""
+        depth = min(deepest, table.problem.model.layers) + 2
+        stages = table.stages(rows, np.full((len(rows), depth), chip), any_neighbours=True, fewest=fewest)
         # The pipeline's first stage has the embedding, but a neighbour less than those between: it may take less.
         least = np.minimum(stages.fixed, stages.fixed[:, :1])
         least[:, -1] = stages.fixed[:, -1]
@@ -384,13 +391,13 @@ class Combinations:
 
     def _costs(self, tops: Floats) -> Iterator[_Used]:
         """What each chip type takes in the combinations, in the order of the part's ends."""
-        behind = np.zeros(len(self.picks), dtype=np.int64)
+        behind, fewest = np.zeros(len(self.picks), dtype=np.int64), self._part.fewest_stages
         for chip in self._part.ends:
             row, stages = self.column(chip)
             rows, at = np.unique(row, return_inverse=True)
             at_end = chip == self._part.ends[0]
             deepest = int((behind + stages).max(initial=1))
-            hosts = Hosts.of(self._bounds.table, chip, rows, 0, deepest, at_end)
+            hosts = Hosts.of(self._bounds.table, chip, rows, deepest, at_end, fewest)
             room = hosts.held(tops, at, behind, stages)
             yield _Used(
                 stages, room, hosts.slope[at], hosts.base(at, stages), hosts.after_layer[at], hosts.after_fixed[at]

@@ -23,6 +23,9 @@ _OF_FRAMEWORKS = ("launcher", "stack")
 _SHARED = ("round", "flash_attention", "sequence", "states", "exchange", "experts")
 """What all meshes of a plan share, each a column beside those of rows: sequence parallelism where tp is more than 1,
 sharded states where there are replicas, how cp exchanges as far as it goes, and whether experts are sharded at all."""
+FLAGS = {"sequence_parallel": "sequence", "distributed_optimizer": "states", "cp_gather": "gather"}
+"""Flags that a plan has where any of its meshes has them, and the column that says it has: a mesh alone may be too
+small for them."""
 _PP = 2
 """Stands for the stages of the whole pipeline, of which no mesh knows: only what tied embeddings cost depends on them,
 and is least for few."""
@@ -51,7 +54,7 @@ def rounds_of(problem: Problem) -> Rounds:
     """The rows of every round; none where the spec or the launcher leaves none."""
     columns = _with_flags(problem, _degrees(problem))
     rows = _rows(columns)
-    keep = _legal(problem, rows)
+    keep = _legal(problem, columns)
     codes, rows = np.stack([columns[name][keep] for name in _SHARED]), rows.take(keep)
     first, back = rows.first_of_each((*ROW, "microbatches"))
     rows = rows.take(first)
@@ -198,7 +201,8 @@ def _with_flags(problem: Problem, columns: Columns) -> Columns:
     ways = np.array([(1, 1), *((n, 0) for n in rings)])
     columns = _times(columns, "exchange", range(len(ways)))
     columns["ulysses"] = np.minimum(ways[columns["exchange"], 0], columns["cp"])
-    columns["cp_gather"] = ways[columns["exchange"], 1] * (columns["cp"] > 1)
+    columns["gather"] = ways[columns["exchange"], 1]
+    columns["cp_gather"] = columns["gather"] * (columns["cp"] > 1)
     columns = _where(columns, columns["cp"] % columns["ulysses"] == 0)
     columns["sequence_parallel"] = columns["sequence"] * (columns["tp"] > 1)
     columns["distributed_optimizer"] = columns["states"] * (columns["cp"] * columns["dp"] > 1)
@@ -208,11 +212,13 @@ def _with_flags(problem: Problem, columns: Columns) -> Columns:
     return columns | {name: np.asarray(getattr(rows, name)) for name in ROW}
 
 
-def _legal(problem: Problem, rows: Candidates) -> Bools:
-    """The rows that rules, launcher and stack allow in a plan on several chip types."""
+def _legal(problem: Problem, columns: Columns) -> Bools:
+    """The rows that rules, launcher and stack allow in a plan on several chip types; pins bear on the plan's flags."""
+    rows = _rows(columns)
     allowed = FRAME_FILTERS["pin"](problem, rows) & np.isin(rows.schedule, schedule_codes(problem))
+    allowed &= VARIANT_FILTERS["pin"](problem, _rows({**columns, **{name: columns[of] for name, of in FLAGS.items()}}))
     for name, allows in VARIANT_FILTERS.items():
-        if name not in _OF_FRAMEWORKS:
+        if name not in ("pin", *_OF_FRAMEWORKS):
             allowed = allowed & allows(problem, rows)
     return np.asarray(allowed & _runs(problem, rows, ("layout", "variant", "frame", "mixture")))
 

@@ -22,7 +22,7 @@ from cpsolver.search.bounds.bounds import plan_bound
 from cpsolver.search.bounds.coefficients import Coefficients
 from cpsolver.search.frontier import INFINITE, Limits
 from cpsolver.search.meshes.bounds import Combinations, MeshBounds, Options, Region
-from cpsolver.search.meshes.rounds import Round, rounds_of
+from cpsolver.search.meshes.rounds import FLAGS, Round, rounds_of
 from cpsolver.search.result import MeshCounts
 
 _COMBINED = 20_000
@@ -210,7 +210,7 @@ class MeshSearch:
         rows = np.stack([found.column(chip)[0] for chip in part.ends[::-1]])
         stages = np.stack([found.column(chip)[1] for chip in part.ends[::-1]])
         legal = (sizes[rows] != sizes[rows[:1]]).any(axis=(0, 2))
-        legal &= self._fit(rows)
+        legal &= self._fit(rows) & self._has_flags(rows)
         depths, back = np.unique(stages, axis=1, return_inverse=True)
         mixes = np.zeros((depths.shape[1], len(problem.supplies)), dtype=np.int64)
         mixes[:, list(part.ends[::-1])] = depths.T
@@ -228,6 +228,15 @@ class MeshSearch:
             whole = ~table.distributed_optimizer[rows].any(axis=0)
             fit &= (tp[0] == tp[-1]) & (whole | (high % low == 0))
         return np.asarray(fit)
+
+    def _has_flags(self, rows: Ints) -> Bools:
+        """Of rows as in `_fit`: whose plans have the flags that pins ask for, on one mesh at least."""
+        table, allows = self._bounds.table.rows, self._problem.spec.search.allows
+        has = np.ones(rows.shape[1], dtype=np.bool_)
+        for name in FLAGS:
+            any_mesh = getattr(table, name)[rows].any(axis=0)
+            has &= np.where(any_mesh, allows(name, True), allows(name, False))
+        return has
 
     def _bound_plans(self, found: Combinations, part: Region, chosen: Ints, lower: Floats, limit: float) -> None:
         order = part.ends[::-1]
