@@ -6,6 +6,7 @@ holds within a bottleneck time is a closed form (`Stages.most_layers`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -90,15 +91,21 @@ class Stages:
 
     def stage(self, place: int) -> Stages:
         """Those at one place of the pipelines: arrays (n, 1)."""
-        arrays = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "allowed"}
-        own = {name: array[..., _column(array, place)] for name, array in arrays.items()}
-        return Stages(**own, allowed={kind: may[:, _column(may, place)] for kind, may in self.allowed.items()})
+        return self._each(lambda array: array[..., _column(array, place)])
 
     def take(self, rows: Ints) -> Stages:
         """Those of some of the rows."""
-        arrays = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "allowed"}
-        own = {name: _of_rows(array, rows) for name, array in arrays.items()}
-        return Stages(**own, allowed={kind: _of_rows(may, rows) for kind, may in self.allowed.items()})
+        return self._each(lambda array: array[..., rows, :] if array.shape[-2] > 1 else array)
+
+    def without(self, start: int, end: int) -> Stages:
+        """Those of all places but some neighbouring ones."""
+        left = np.r_[:start, end : self.pp]
+        return self if start == end else self._each(lambda array: array[..., left] if array.shape[-1] > 1 else array)
+
+    def _each(self, change: Callable[[Any], Any]) -> Stages:
+        """All arrays changed alike; those (.., 1, pp) or (.., 1) are the same for all rows or places."""
+        arrays = {field.name: change(getattr(self, field.name)) for field in fields(self) if field.name != "allowed"}
+        return Stages(**arrays, allowed={kind: change(may) for kind, may in self.allowed.items()})
 
     def at(self, rows: Ints, columns: Ints) -> Stages:
         """One stage of each of some rows, by their columns: arrays (m, 1), as of `side_by_side`, which has them all; it
@@ -182,9 +189,9 @@ class Stages:
     def most_layers(self, bottleneck: Floats) -> Floats:
         """The most layers, in whole chunks, that each stage holds within that time; -1: not even its least.
 
-        `bottleneck`: one time for all stages of a plan, (n,), or each stage's own, (n, pp).
+        `bottleneck`: one time for all stages of a plan, (n,), or each stage's own, (n, pp), or many such, (.., n, pp).
         """
-        time = (bottleneck if bottleneck.ndim == 2 else bottleneck[:, None]) - self.fixed
+        time = (bottleneck if bottleneck.ndim > 1 else bottleneck[:, None]) - self.fixed
         in_time = time / self.layer
         most = np.full(time.shape, -1.0)
         if self._any("none") or self._any("block"):
@@ -258,11 +265,6 @@ def uniform_bytes(in_flight: Floats, full: Floats) -> Floats:
 def _column(array: Floats | Bools, place: int) -> slice:
     """Where an array (.., pp) has that place; (.., 1) is the same for all."""
     return slice(place, place + 1) if array.shape[-1] > 1 else slice(None)
-
-
-def _of_rows(array: Any, rows: Ints) -> Any:
-    """Some rows of an array (.., n, pp); (.., 1, pp) is the same for all."""
-    return array[..., rows, :] if array.shape[-2] > 1 else array
 
 
 def _joined_sets(parts: list[Floats], shape: tuple[int, ...], nothing: float) -> Floats:

@@ -14,9 +14,10 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from cpsolver.cost.shard import Bools, Floats, Ints
-from cpsolver.search.bounds.bottleneck import cheapest
+from cpsolver.search.bounds.bottleneck import cheapest, several_kinds
 from cpsolver.search.bounds.coefficients import Coefficients
 from cpsolver.search.bounds.stages import ROUNDING, Stages
 from cpsolver.search.meshes.rounds import Round
@@ -36,6 +37,10 @@ _FOREVER = 1e9
 """Layers: stands for what an option that holds none is worth."""
 _BY_FAR = 100.0
 """Slow links between chip types stay within so many times what a stage takes on the chips' own."""
+_PLACES = 8
+"""Stages are made for so many places more than a part asks for: others of its round may be a little deeper."""
+_KNOWN = 256
+"""So many chip types' stages of rounds are kept."""
 _SAFETY = 1.0 - ROUNDING
 
 
@@ -89,10 +94,29 @@ class MeshBounds:
         self.table, self.devices = table, exact_devices
         self.layers = table.problem.model.layers
         self.width = np.asarray(table.rows.stage_devices)
+        self._known = dict[tuple[int, int, bytes], Stages]()
 
     def used(self, options: Options) -> Ints:
         """Devices of each option."""
         return np.asarray(self.width[options.row] * options.stages)
+
+    def stages(self, part: Region, chip: int, rows: Ints, deepest: int) -> Stages:
+        """Rows of a part on a chip type at places up to the `deepest` from the pipeline's end, and at its beginning.
+
+        They are made for all rows of a round, of which many parts are, and for a few places more.
+        """
+        of_round, depth = part.round.rows, min(deepest, self.layers) + 2
+        fewest = part.fewest_stages if several_kinds(self.table.problem) else 1
+        key = chip, fewest, of_round.tobytes()
+        known = self._known.get(key)
+        if known is None or known.pp < depth:
+            places = np.full((len(of_round), min(depth + _PLACES, self.layers + 2)), chip)
+            known = self.table.stages(of_round, places, any_neighbours=True, fewest=fewest)
+            while len(self._known) >= _KNOWN:
+                del self._known[next(iter(self._known))]
+            self._known[key] = known
+        known = known if len(rows) == len(of_round) else known.take(np.searchsorted(of_round, rows))
+        return known.without(1, 1 + known.pp - depth)
 
     def that_add_up(self, part: Region) -> Region | None:
         """The part without options whose devices, or stages, no others complete; None: nothing is left."""
@@ -136,13 +160,17 @@ class MeshBounds:
         return (part.round.microbatches - 1) * slowest + held * least * _SAFETY, slowest
 
     def longest(self, rows: Ints) -> float:
-        """No stage takes longer, by far: all layers recomputed on one, embedding and head, and transfers to all."""
+        """No stage of these rows takes longer, by far."""
+        return _BY_FAR * float(self._all_on_one[:, rows].max())
+
+    @cached_property
+    def _all_on_one(self) -> Floats:
+        """Seconds of one stage with all layers, recomputed, embedding and head, and transfers to all: (types, rows)."""
         time, problem = self.table.time, self.table.problem
         layer = time.layer + np.maximum(time.recompute, time.modules.sum(axis=1)) + np.abs(time.kind_layer).sum(axis=1)
         latency = self.table.tables.latency.max() * self.devices
         hops = (1 + problem.stack.pipeline_transfers) * (time.hop_near + time.hop_far + latency)
-        stage = self.layers * layer + time.embedding + time.head + time.chunk + hops
-        return _BY_FAR * float(stage[:, rows].max())
+        return np.asarray(self.layers * layer + time.embedding + time.head + time.chunk + hops)
 
     def _saving(self, chip: int, rows: Ints) -> Floats:
         """The most that a stage may save by holding cheap layers: (rows,)."""
@@ -190,9 +218,7 @@ class MeshBounds:
         cheapest = [each.cheapest for each in mine]
         after = [float(each.after_least.min()) for each in mine]
         bounds = []
-        for chip, own in enumerate(mine):
-            others = [table for at, table in enumerate(cheapest) if at != chip]
-            rest = _together(others, len(edges) - 1, self.layers)
+        for chip, (own, rest) in enumerate(zip(mine, _of_others(cheapest), strict=True)):
             follows = max((value for at, value in enumerate(after) if at != chip), default=0.0)
             bounds.append((own.with_others(rest, follows) + most * edges[None, :-1]) * _SAFETY)
         enough = self._hold_the_model(part, mine)
@@ -220,17 +246,26 @@ class MeshBounds:
         return enough
 
 
-def _together(tables: Sequence[Floats], ranges: int, layers: int) -> Floats:
-    """The least that several chip types take together for every number of layers: (ranges, layers + 1)."""
-    total = np.full((ranges, layers + 1), np.inf)
-    total[:, 0] = 0.0
-    for table in tables:
-        both = np.full_like(total, np.inf)
-        for taken in range(layers + 1):
-            part = table[:, taken, None] + total[:, : layers + 1 - taken]
-            np.minimum(both[:, taken:], part, out=both[:, taken:])
-        total = both
-    return total
+def _of_others(tables: Sequence[Floats]) -> list[Floats]:
+    """For each chip type the least that all others take together for every number of layers: as the tables, (ranges,
+    layers + 1)."""
+    nothing = np.where(np.arange(tables[0].shape[1]) > 0, np.inf, np.zeros((len(tables[0]), 1)))
+    before, behind = list[Floats | None]([None]), list[Floats | None]([None])
+    for first, last in zip(tables[:-1], tables[:0:-1], strict=True):
+        before.append(_together(before[-1], first))
+        behind.append(_together(behind[-1], last))
+    found = (_together(*both) for both in zip(before, behind[::-1], strict=True))
+    return [nothing if rest is None else rest for rest in found]
+
+
+def _together(one: Floats | None, other: Floats | None) -> Floats | None:
+    """The least sum for every number of layers, shared out in any way: as both, (ranges, layers + 1); None: no type."""
+    if one is None or other is None:
+        return other if one is None else one
+    count = one.shape[1]
+    known = np.concatenate([np.full((len(one), count - 1), np.inf), one], axis=1)
+    rest = sliding_window_view(known, count, axis=1)[:, :, ::-1]  # (.., layers in all, layers of the other)
+    return np.asarray((rest + other[:, None, :]).min(axis=2))
 
 
 class _Cost:
@@ -242,8 +277,8 @@ class _Cost:
         self._options, self._stages = options, options.stages
         rows, at = np.unique(options.row, return_inverse=True)
         first = part.fewest_behind(chip)
-        deepest, at_end = first + int(options.stages.max()), chip in part.ends[:1]
-        hosts = Hosts.of(bounds.table, chip, rows, deepest, at_end, part.fewest_stages)
+        stages = bounds.stages(part, chip, rows, first + int(options.stages.max()))
+        hosts = Hosts.of(stages, chip in part.ends[:1])
         self.room = hosts.held(tops, at, np.full(len(options), first), options.stages)  # (options, ranges)
         self.slope, self.base = hosts.slope[at], hosts.base(at, options.stages)
         used = options.stages > 0
@@ -287,7 +322,6 @@ class Hosts:
     """
 
     stages: Stages
-    depth: int
     at_end: bool
     slope: Floats
     inner: Floats
@@ -297,20 +331,17 @@ class Hosts:
     after_fixed: Floats
 
     @classmethod
-    def of(cls, table: Coefficients, chip: int, rows: Ints, deepest: int, at_end: bool, fewest: int) -> Hosts:
-        """Stages up to the `deepest` place from the end; `at_end`: the chip type has the last one. No pipeline has less
-        than the `fewest` stages."""
-        depth = min(deepest, table.problem.model.layers) + 2
-        stages = table.stages(rows, np.full((len(rows), depth), chip), any_neighbours=True, fewest=fewest)
+    def of(cls, stages: Stages, at_end: bool) -> Hosts:
+        """Of `MeshBounds.stages`; `at_end`: the chip type has the last one."""
+        shape = stages.fixed.shape
         # The pipeline's first stage has the embedding, but a neighbour less than those between: it may take less.
         least = np.minimum(stages.fixed, stages.fixed[:, :1])
         least[:, -1] = stages.fixed[:, -1]
         stages = replace(stages, fixed=least)
-        fixed = np.broadcast_to(stages.fixed + stages.saving, (len(rows), depth))
+        fixed = np.broadcast_to(stages.fixed + stages.saving, shape)
         after = np.broadcast_to(stages.after_fixed, fixed.shape)
         return cls(
             stages=stages,
-            depth=depth,
             at_end=at_end,
             slope=np.broadcast_to(stages.layer, fixed.shape)[:, 1],
             inner=fixed[:, 1],
@@ -330,7 +361,7 @@ class Hosts:
 
         (ranges, rows, places + 1), places from the end.
         """
-        held = np.stack([self.stages.most_layers(np.full(len(self.slope), top)) for top in tops])[:, :, :0:-1]
+        held = self.stages.most_layers(tops[:, None, None])[:, :, :0:-1]
         bad = held < 1
         shape = (*held.shape[:2], 1)
         layers = np.concatenate([np.zeros(shape), np.where(bad, 0.0, held).cumsum(axis=2)], axis=2)
@@ -391,13 +422,12 @@ class Combinations:
 
     def _costs(self, tops: Floats) -> Iterator[_Used]:
         """What each chip type takes in the combinations, in the order of the part's ends."""
-        behind, fewest = np.zeros(len(self.picks), dtype=np.int64), self._part.fewest_stages
+        behind = np.zeros(len(self.picks), dtype=np.int64)
         for chip in self._part.ends:
             row, stages = self.column(chip)
             rows, at = np.unique(row, return_inverse=True)
-            at_end = chip == self._part.ends[0]
             deepest = int((behind + stages).max(initial=1))
-            hosts = Hosts.of(self._bounds.table, chip, rows, deepest, at_end, fewest)
+            hosts = Hosts.of(self._bounds.stages(self._part, chip, rows, deepest), chip == self._part.ends[0])
             room = hosts.held(tops, at, behind, stages)
             yield _Used(
                 stages, room, hosts.slope[at], hosts.base(at, stages), hosts.after_layer[at], hosts.after_fixed[at]
