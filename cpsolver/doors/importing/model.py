@@ -130,7 +130,7 @@ def _style(arguments: Arguments, program: str) -> dict[str, Any]:
         **({"embedding_norm": True} if arguments.has("embed-layernorm") else {}),
         "tied_embeddings": not arguments.has("untie-embeddings-and-output-weights"),
         "bias_qkv": biased or arguments.has("add-qkv-bias"),
-        "bias_attention_out": biased,
+        "bias_attention_out": arguments.has("add-dense-bias") or biased,
         "bias_mlp": biased,
     }
 
@@ -175,7 +175,8 @@ def _attention(arguments: Arguments) -> dict[str, Any]:
         fields["sliding_window"] = window[0] + 1  # tokens to the left and itself
         if arguments.has("window-attn-skip-freq") and (every := arguments.number("window-attn-skip-freq")):
             fields["full_every"] = every
-    if size := arguments.number("sliding-window-size"):
+    # --sliding-window: ModelLink d4feda7 and MindSpeed-LLM c77308a1, custom_dot_product_attention.py
+    if size := arguments.number("sliding-window-size") or arguments.number("sliding-window"):
         fields["sliding_window"] = size
     if arguments.has("attention-output-gate") or arguments.has(
         "full-attention-interval"
