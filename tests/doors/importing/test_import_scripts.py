@@ -470,6 +470,8 @@ def test_another_model_is_written_with_its_fields() -> None:
     [
         ("--moe-layer-freq ([0,1]*16)", {"first_dense": 0, "freq": 2, "offset": 1}),
         ("--moe-layer-freq ([0]*3+[1]*29) --noop-layers 0,31", {"first_dense": 2, "freq": 1}),
+        ("--moe-layer-freq ([0]*1+[1]*31)*1", {"first_dense": 1, "freq": 1}),
+        ("--moe-layer-freq ([0]+([1])*1)*16", {"first_dense": 0, "freq": 2, "offset": 1}),
         ("--moe-layer-freq ([0]*4+[1]*28)", {"first_dense": 4, "freq": 1}),
     ],
 )
