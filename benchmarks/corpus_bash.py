@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from cpsolver.doors.importing.command import find_training
-from cpsolver.doors.importing.shell import Script, read_script
+from cpsolver.doors.importing.shell import Script, batch_values, read_script
 from cpsolver.inputs.errors import InputError
 
 _STUBS = (
@@ -153,6 +153,7 @@ def bash_runs(file: Path, arguments: Sequence[str], stops: bool = True) -> list[
             file = folder / file.name
             file.write_text(stubbed)
         environment = {"PATH": str(programs), "WORDS_NOTED": str(noted), "HOME": str(folder), **_GOES_ON}
+        environment |= batch_values(text)
         command = [str(bash), "--norc", str(file.absolute()), *arguments]
         with suppress(subprocess.TimeoutExpired):
             subprocess.run(

@@ -17,7 +17,15 @@ from cpsolver.inputs.language import say
 _LAUNCHERS = ("torchrun", "deepspeed", "msrun", "accelerate", "mpirun", "srun")
 _MODULES = ("torch.distributed.launch", "torch.distributed.run")
 _MODEL_ARGUMENTS = ("--num-layers", "--hidden-size", "--tensor-model-parallel-size", "--micro-batch-size", "--yaml-cfg")
-_PER_NODE = ("nproc_per_node", "nproc-per-node", "num_gpus", "local_worker_num", "ntasks-per-node", "gpus-per-node")
+_PER_NODE = (
+    "nproc_per_node",
+    "nproc-per-node",
+    "num_gpus",
+    "local_worker_num",
+    "ntasks-per-node",
+    "gpus-per-node",
+    "npernode",
+)
 _NODES = ("nnodes", "num_nodes", "nodes")
 _NEVER_TRAIN = (
     "tee",

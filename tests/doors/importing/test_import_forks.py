@@ -327,6 +327,16 @@ def test_devices_that_deepspeed_includes() -> None:
         imported(line.replace(":0,1,2,3", ""))
 
 
+def test_nodes_that_grid_engine_is_asked_for() -> None:
+    """ABCI's and TSUBAME's own names for whole nodes."""
+    line = f"mpirun -np $((NHOSTS * 4)) -npernode 4 python pretrain_gpt.py {PLAIN} {STEPS}"
+    for asked in ("rt_F=2", "rt_AF=2", "node_f=2"):
+        found = imported(f"#!/bin/bash\n#$ -l {asked}\n#$ -l h_rt=1:00:00\n{line}")
+        assert found.spec["cluster"] == {"num_gpus": 8, "gpus_per_node": 4, "chips": "h100"}
+    with pytest.raises(InputError, match="NHOSTS"):
+        imported(f"#$ -l rt_C=2\n{line}")
+
+
 def test_deepspeeds_file_at_its_place_on_another_machine(tmp_path: Path) -> None:
     """By its name in the script's folder, by two parts of its path above; an optimizer on the host else is told."""
     line = f"deepspeed --num_gpus 8 pretrain_gpt.py {PLAIN} {STEPS} --deepspeed --cpu-optimizer --deepspeed_config "

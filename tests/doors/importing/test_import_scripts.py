@@ -313,7 +313,6 @@ def test_ends_that_count_for_a_layer() -> None:
         ("--recompute-activation-function", {"recompute_activation_function": True}),
         (f"--recompute-mla-up-proj {LATENT}", {"recompute_mla_up_proj": True}),
         (f"--distribute-saved-activations {TP}", {"distribute_saved_activations": True}),
-        ("--distribute-saved-activations", {"distribute_saved_activations": None}),
         (f"--distribute-checkpointed-activations {TP}", {"distribute_saved_activations": True}),
         (f"{PARTITIONED} --deepspeed-activation-checkpointing {TP}", {"distribute_saved_activations": True}),
         (PARTITIONED, {"distribute_saved_activations": None}),
@@ -470,7 +469,6 @@ def test_another_model_is_written_with_its_fields() -> None:
     [
         ("--moe-layer-freq ([0,1]*16)", {"first_dense": 0, "freq": 2, "offset": 1}),
         ("--moe-layer-freq ([0]*3+[1]*29) --noop-layers 0,31", {"first_dense": 2, "freq": 1}),
-        ("--moe-layer-freq ([0]*1+[1]*31)*1", {"first_dense": 1, "freq": 1}),
         ("--moe-layer-freq ([0]+([1])*1)*16", {"first_dense": 0, "freq": 2, "offset": 1}),
         ("--moe-layer-freq ([0]*4+[1]*28)", {"first_dense": 4, "freq": 1}),
     ],
