@@ -34,6 +34,8 @@ _VOCABULARY = 50_304
 _DEVICES = (8, 16, 64, 128, 512, 1, 2, 4, 32, 256, 1024)
 """Given one after the other where a script leaves the devices to a cluster."""
 _DEVICE_TROUBLE = re.compile("devices|--global-batch-size .* multiple|--expert-model-parallel-size etp|interleaving: ")
+_PRODUCT = re.compile(r"devices are not a multiple of [^;=]*= (\d{1,6})")
+"""How many would do, where none of these does."""
 _CHIPS = (("ascend_910b", "ascend_950dt"), ("h100", "b200"))
 _NEWEST = re.compile("(^|_)A5(_|\\.)")
 """Names of scripts for the newest Ascend (Atlas A5: 950)."""
@@ -151,7 +153,8 @@ def read(file: Path, chips: tuple[str, ...], lines: list[tuple[str, ...]]) -> Ou
     first: Outcome | None = None
     for arguments in (None, *lines, *(invented := _invented(text)), ()):
         for vocabulary in (None, _VOCABULARY):
-            for devices in (None, *_DEVICES):
+            counts = [None, *_DEVICES]
+            for devices in counts:
                 for chip in chips:
                     given = {"vocabulary": vocabulary, "devices": devices, "arguments": arguments in invented}
                     helped = tuple(name for name, help_given in given.items() if help_given)
@@ -165,6 +168,7 @@ def read(file: Path, chips: tuple[str, ...], lines: list[tuple[str, ...]]) -> Ou
                         break
                 if not _DEVICE_TROUBLE.search(outcome.why):
                     break
+                counts += [int(count) for count in _PRODUCT.findall(outcome.why) if int(count) not in counts]
             if "--vocab-size" not in outcome.why:
                 break
     return first or outcome

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from cpsolver.doors.importing.command import find_training
-from cpsolver.doors.importing.shell import Script, read_script
+from cpsolver.doors.importing.shell import Script, batch_values, read_script
 from cpsolver.inputs.errors import InputError
 
 _STUBS = (
@@ -52,6 +52,10 @@ _MODEL = ("--num-layers", "--hidden-size", "--model-name", "--config-file", "--o
 """Arguments that a training has one of; the last is ms-swift's."""
 _SECONDS = 10
 _NOTE = '#!{bash}\n{{ printf "%s\\0" "$0" "$@"; printf "\\n\\0"; }} >> "$WORDS_NOTED"\n'
+_BY_PATH = re.compile(rf"""(?<=[\s;&|("'=])(?:/[\w.+-]+)+/({"|".join(map(re.escape, _STUBS))})(?:\.\d+)?(?=["'\s])""")
+"""Where a program is named by its place: no other than the one that notes its words may run."""
+_GOES_ON = {"BASH_FUNC_cd%%": '() { builtin cd "$@" 2> /dev/null || true; }'}
+"""Folders that are missing here are there for whoever runs the script."""
 _HANDS_ON = 'while [ $# -gt 1 ]; do if [ "$1" = -c ]; then exec {bash} "$@"; fi; shift; done\n'
 """A launcher hands a text behind -c on to a shell."""
 _TOOLS = (
@@ -141,11 +145,15 @@ def bash_runs(file: Path, arguments: Sequence[str], stops: bool = True) -> list[
         for shell in ("bash", "sh"):
             _executable(programs / shell, _nested(str(bash)))
         _executable(programs / "sbatch", f"#!{bash}\nexec {bash}\n")  # runs its input, and no files
+        text = file.read_text(errors="replace")
+        stubbed = re.sub(r"(?<!\w)PATH=", "PATH_ELSEWHERE=", _BY_PATH.sub(r"\1", text))
         if not stops:
-            text = re.sub(r"^\s*set\s+-.*$", ":", file.read_text(errors="replace"), flags=re.MULTILINE)
+            stubbed = re.sub(r"^\s*set\s+-.*$", ":", stubbed, flags=re.MULTILINE)
+        if stubbed != text:
             file = folder / file.name
-            file.write_text(text)
-        environment = {"PATH": str(programs), "WORDS_NOTED": str(noted), "HOME": str(folder)}
+            file.write_text(stubbed)
+        environment = {"PATH": str(programs), "WORDS_NOTED": str(noted), "HOME": str(folder), **_GOES_ON}
+        environment |= batch_values(text)
         command = [str(bash), "--norc", str(file.absolute()), *arguments]
         with suppress(subprocess.TimeoutExpired):
             subprocess.run(

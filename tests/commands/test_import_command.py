@@ -261,9 +261,9 @@ def test_a_plan_without_words_leaves_the_spec(arguments: str, reason: str) -> No
 
 
 def test_arguments_that_no_plan_knows_are_listed_and_harmless_ones_are_not() -> None:
-    more = "--tp-comm-overlap --foo-bar 1 2 --wandb-project x --lr 1e-4 --data-path d"
+    more = "--overlap-param-gather --foo-bar 1 2 --wandb-project x --lr 1e-4 --data-path d"
     told = json.loads(run("import", write("train.sh", torchrun(f"{GPT} {more}")), "--chip", "h100", "--json").stdout)
-    assert told["unused"] == ["--tp-comm-overlap"]
+    assert told["unused"] == ["--overlap-param-gather"]
     assert told["unknown"] == ["--foo-bar"]
 
 

@@ -80,7 +80,7 @@ def _flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
     spec = mindspeed_model.layer_spec(problem.model, s.tp)
     if spec is not None:
         yield ("--spec", f"mindspeed_llm.tasks.models.spec.{spec}", "layer_spec")
-    for flag in mindspeed_model.model_flags(problem.model, problem.sequence, spec):
+    for flag in mindspeed_model.model_flags(problem.model, problem.sequence, spec, s.cp):
         yield ("--num-layers", str(_places(problem.model, s))) if flag[0] == "--num-layers" else flag
     yield ("--padded-vocab-size", str(model_args.padded_vocabulary(problem.model, s.tp)))
     yield from mindspeed_model.expert_flags(problem.model)

@@ -43,7 +43,7 @@ def layer_spec(model: Architecture, tp: int) -> str | None:
     return "qwen3_spec" if attention.qk_norm == "head" else None
 
 
-def model_flags(model: Architecture, sequence: int, spec: str | None) -> Iterator[Flag]:
+def model_flags(model: Architecture, sequence: int, spec: str | None, cp: int) -> Iterator[Flag]:
     """Its sizes and blocks; `spec`: its `layer_spec`."""
     for flag in model_args.model_flags(model, sequence, DIALECT):
         if flag[0] == "--position-embedding-type" and (model.position == "alibi" or spec == "deepseek4_spec"):
@@ -52,20 +52,29 @@ def model_flags(model: Architecture, sequence: int, spec: str | None) -> Iterato
             yield (GATED.get(model.activation, "--swiglu"),)
         else:
             yield flag
-    if spec == "gemma2_spec":
-        yield ("--post-norm",)
-        if _interleaved(model):
-            yield ("--interleave-sliding-window", str(model.attention.sliding_window))
-    elif spec == "minimax_spec":
-        yield ("--qk-layernorm",)
-    elif spec == "longcat_spec":  # both are in every LongCat (transformers 5.24, models/longcat_flash)
-        yield from (("--enable-mla-scale-q-lora",), ("--enable-mla-scale-kv-lora",))
+    yield from _beside_spec(model, spec)
+    if _windowed(model, spec, cp):
+        yield ("--sliding-window", str(model.attention.sliding_window))
     if model.attention.kind == "csa":
         yield from _compressed(model)
     if model.attention.indexer is not None:
         yield from _indexer(model.attention.indexer)
     if model.attention.kind == "mla" and model.attention.indexer is not None:  # what attention's time counts on
         yield from (("--enable-mla-absorb",), ("--mla-mm-split",))
+
+
+def _beside_spec(model: Architecture, spec: str | None) -> Iterator[Flag]:
+    """What a `layer_spec` asks for."""
+    if spec == "gemma2_spec":
+        yield ("--post-norm",)
+        if _interleaved(model):
+            yield ("--interleave-sliding-window", str(model.attention.sliding_window))
+    elif spec == "minimax_spec":
+        yield ("--qk-layernorm",)
+    elif spec == "phi35_moe_spec":  # tasks/models/transformer/attention.py
+        yield ("--add-dense-bias",)
+    elif spec == "longcat_spec":  # both are in every LongCat (transformers 5.24, models/longcat_flash)
+        yield from (("--enable-mla-scale-q-lora",), ("--enable-mla-scale-kv-lora",))
 
 
 def _compressed(model: Architecture) -> Iterator[Flag]:
@@ -114,6 +123,13 @@ def _interleaved(model: Architecture) -> bool:
     return model.attention.sliding_window is not None and model.attention.full_every == 2
 
 
+def _windowed(model: Architecture, spec: str | None, cp: int) -> bool:
+    """Every layer has a window, which context_parallel_feature.py refuses beside context parallelism."""
+    attention = model.attention
+    everywhere = attention.sliding_window is not None and attention.full_every is None
+    return everywhere and cp == 1 and spec not in ("gemma2_spec", "deepseek4_spec")
+
+
 def model_notes(problem: Problem, s: Strategy) -> Iterator[str]:
     """What of the model its options cannot say, without what MindSpeed-LLM has options or layers of its own for."""
     model, spec = problem.model, layer_spec(problem.model, s.tp)
@@ -127,6 +143,7 @@ def model_notes(problem: Problem, s: Strategy) -> Iterator[str]:
             ("sinks", "window"), spec == "deepseek4_spec" or (spec == "gemma2_spec" and _interleaved(model))
         ),
     }
+    said["window"] |= _windowed(model, spec, s.cp)
     own = tuple(what for what, here in said.items() if here)
     yield from model_args.model_notes(model, problem.sequence, DIALECT, own)
 

@@ -18,6 +18,8 @@ from cpsolver.spec.training import MOST
 _TABLE = Path(__file__).parent / "arguments.yaml"
 _LIKE = 0.85
 """Similarity, of 1, from which an unknown name counts as a misspelling of one that is read."""
+_LIKE_WORDS, _LIKE_JOINED = 0.6, 0.95
+"""The same of each of its words, and of all letters where dashes stand elsewhere."""
 
 
 @cache
@@ -95,9 +97,10 @@ class Arguments:
             options = [f"--{name}" for name in sorted(candidates)]
             self.trouble(f"--{written}", "is the start of several arguments", allowed=", ".join(options))
             return written
-        similar = difflib.get_close_matches(written.replace("_", "-"), table()["used"], n=1, cutoff=_LIKE)
-        if similar and not _is_harmless(written):
-            self.trouble(f"--{written}", "is not a known argument", nearest=(f"--{similar[0]}",))
+        similar = difflib.get_close_matches(written.replace("_", "-"), table()["used"], n=3, cutoff=_LIKE)
+        meant = [name for name in similar if _misspells(written.replace("_", "-"), name)]
+        if meant and not _is_harmless(written):
+            self.trouble(f"--{written}", "is not a known argument", nearest=(f"--{meant[0]}",))
         else:
             self.unknown.append(f"--{written}")
         return written
@@ -207,6 +210,22 @@ class Arguments:
 _MATTERS = re.compile(
     "parallel|optimizer|recompute|offload|overlap|shard|pipeline|expert|moe|fp8|fp4|quant|lora|interleav|schedule|freeze"
 )
+
+
+def _misspells(written: str, name: str) -> bool:
+    """Whether a name is the other with letters wrong or words left out; one with another word is a fork's own."""
+    ours, theirs = written.split("-"), name.split("-")
+    if len(ours) == len(theirs):
+        return all(_ratio(one, other) >= _LIKE_WORDS for one, other in zip(ours, theirs, strict=True))
+    if len(ours) < len(theirs):
+        rest = iter(theirs)
+        if all(any(_ratio(one, other) >= _LIKE_WORDS for other in rest) for one in ours):
+            return True
+    return _ratio("".join(ours), "".join(theirs)) >= _LIKE_JOINED
+
+
+def _ratio(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one, other).ratio()
 
 
 def _is_option(token: str) -> bool:

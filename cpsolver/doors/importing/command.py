@@ -17,7 +17,15 @@ from cpsolver.inputs.language import say
 _LAUNCHERS = ("torchrun", "deepspeed", "msrun", "accelerate", "mpirun", "srun")
 _MODULES = ("torch.distributed.launch", "torch.distributed.run")
 _MODEL_ARGUMENTS = ("--num-layers", "--hidden-size", "--tensor-model-parallel-size", "--micro-batch-size", "--yaml-cfg")
-_PER_NODE = ("nproc_per_node", "nproc-per-node", "num_gpus", "local_worker_num", "ntasks-per-node", "gpus-per-node")
+_PER_NODE = (
+    "nproc_per_node",
+    "nproc-per-node",
+    "num_gpus",
+    "local_worker_num",
+    "ntasks-per-node",
+    "gpus-per-node",
+    "npernode",
+)
 _NODES = ("nnodes", "num_nodes", "nodes")
 _NEVER_TRAIN = (
     "tee",
@@ -192,6 +200,8 @@ def devices(script: Script, training: TrainingCommand, text: str) -> TrainingDev
                 needs.append(f"--{name} {told}")
         return None
 
+    if (included := _included(options.get("include", ""))) is not None:
+        return included
     per_node, nodes, total_given = number(_PER_NODE), number(_NODES), number(_ALL)
     if per_node is not None and nodes is None and not needs:
         launched = any(
@@ -202,6 +212,15 @@ def devices(script: Script, training: TrainingCommand, text: str) -> TrainingDev
         return TrainingDevices(None, None, tuple(needs))
     total = per_node * nodes if per_node and nodes else total_given
     return TrainingDevices(total, per_node, tuple(needs))
+
+
+def _included(text: str) -> TrainingDevices | None:
+    """The devices that DeepSpeed's --include names, `HOST:0,1@HOST:0,1`; None for hosts without theirs."""
+    hosts = [re.fullmatch(r"[\w.-]+:(\d+(?:,\d+)*)", host, re.ASCII) for host in text.split("@")]
+    slots = [len(set(host.group(1).split(","))) for host in hosts if host]
+    if len(slots) < len(hosts):
+        return None
+    return TrainingDevices(sum(slots), slots[0] if len(set(slots)) == 1 else None)
 
 
 def _options(words: Sequence[str]) -> dict[str, str]:

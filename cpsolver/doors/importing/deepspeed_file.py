@@ -97,11 +97,19 @@ def _value(written: str, arguments: Arguments) -> str:
 
 
 def beside(script: str, named: str) -> Path | None:
-    """A file that a script names, in the script's folder; None where it is not there, or its name is not known."""
+    """A file that a script names, in the script's folder; None where it is not there, or its name is not known.
+
+    A path of another machine counts by its end: by its name in the script's folder, by more of it there or above.
+    """
     if script == "<stdin>" or "\ue000" in named:
         return None
-    path = Path(script).parent / named
-    return path if path.is_file() and path.stat().st_size < _MOST_LETTERS else None
+    folder, parts = Path(script).parent, Path(named).parts
+    places = [folder / named]
+    if Path(named).is_absolute():
+        above = [folder.absolute(), *list(folder.absolute().parents)[:3]]
+        places += [up / Path(*parts[start:]) for start in range(1, len(parts) - 1) for up in above]
+        places.append(folder / parts[-1])
+    return next((path for path in places if path.is_file() and path.stat().st_size < _MOST_LETTERS), None)
 
 
 def _zero(file: Path) -> dict[str, Any]:

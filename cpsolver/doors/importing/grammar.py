@@ -16,12 +16,13 @@ Block = tuple["Node", ...]
 @dataclass(frozen=True)
 class Simple:
     """A command of words, assignments among them. `redirected`: its input or output is a file's; `document`: the
-    here-document that is its input."""
+    here-document that is its input; `string`: the text that is, behind `<<<`."""
 
     line: int
     words: tuple[Word, ...]
     redirected: bool = False
     document: HereDocument | None = None
+    string: Word | None = None
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ class ScriptParser:
 
     def _start(self) -> Word | str:
         """The first word of a command, or the operator that stands in its place."""
-        self.lexer.redirected, self.lexer.document = False, None
+        self.lexer.redirected, self.lexer.document, self.lexer.string = False, None, None
         words: list[Word] = []
         while (operator := self.lexer.token(words)) is None:
             if words:
@@ -217,7 +218,7 @@ class ScriptParser:
 
     def _closed(self, node: Node) -> Node:
         """The node of a compound command, behind which only an operator may stand."""
-        self.lexer.redirected = False
+        self.lexer.redirected, self.lexer.string = False, None
         words: list[Word] = []
         while (operator := self.lexer.token(words)) is None:
             if words:
@@ -225,7 +226,7 @@ class ScriptParser:
                     say("{word!r} stands behind the end of a construct", word=words[0].plain or say("a word"))
                 )
         self.operator = operator
-        return Group((node,), False, True) if self.lexer.redirected else node
+        return Group((node,), False, True) if self.lexer.redirected or self.lexer.string else node
 
     def _simple(self, start: Word) -> Node:
         words = [start]
@@ -236,7 +237,8 @@ class ScriptParser:
         if operator == "(":
             raise self.lexer.error(say("'(' stands where a word is expected"))
         self.operator = operator
-        return Simple(start.line, tuple(words), self.lexer.redirected, self.lexer.document)
+        lexer = self.lexer
+        return Simple(start.line, tuple(words), lexer.redirected, lexer.document, lexer.string)
 
     def _function(self, _start: Word) -> Node:
         name = self._start()

@@ -82,6 +82,7 @@ class Lexer:
         self.waiting: list[HereDocument] = []  # those that start after this line
         self.document: HereDocument | None = None  # the last one, of the command at hand
         self.redirected = False  # whether a redirection of input or output was left out
+        self.string: Word | None = None  # the text behind `<<<`, of the command at hand
 
     def operand(self) -> Word:
         """The whole text as one word, with its blanks: the operand of an expansion in braces."""
@@ -188,16 +189,23 @@ class Lexer:
         if match is None:
             return False
         self.at = match.end()
-        self.redirected |= not match.group().startswith("2")
+        sign = match.group().lstrip("0123456789")
+        self.redirected |= not match.group().startswith("2") and sign != "<<<"
         if self.text.startswith("(", self.at):  # process substitution
             self._bracketed("(", ")")
             return True
         self._skip_blanks()
+        if self.text.startswith(("<(", ">("), self.at):  # `< <(...)`
+            self.at += 1
+            self._bracketed("(", ")")
+            return True
         if self.at < len(self.text) and self.text[self.at] not in "\n;|&":
             target = self._word()
-            if match.group().endswith(("<<", "<<-")):
+            if sign == "<<<":
+                self.string = target
+            if sign in ("<<", "<<-"):
                 mark, quoted = "".join(part.text for part in target.parts), any(part.quoted for part in target.parts)
-                self.document = HereDocument(mark, match.group().endswith("-"), quoted)
+                self.document = HereDocument(mark, sign == "<<-", quoted)
                 self.waiting.append(self.document)
         return True
 

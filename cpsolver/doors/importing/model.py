@@ -130,7 +130,7 @@ def _style(arguments: Arguments, program: str) -> dict[str, Any]:
         **({"embedding_norm": True} if arguments.has("embed-layernorm") else {}),
         "tied_embeddings": not arguments.has("untie-embeddings-and-output-weights"),
         "bias_qkv": biased or arguments.has("add-qkv-bias"),
-        "bias_attention_out": biased,
+        "bias_attention_out": arguments.has("add-dense-bias") or biased,
         "bias_mlp": biased,
     }
 
@@ -175,7 +175,8 @@ def _attention(arguments: Arguments) -> dict[str, Any]:
         fields["sliding_window"] = window[0] + 1  # tokens to the left and itself
         if arguments.has("window-attn-skip-freq") and (every := arguments.number("window-attn-skip-freq")):
             fields["full_every"] = every
-    if size := arguments.number("sliding-window-size"):
+    # --sliding-window: ModelLink d4feda7 and MindSpeed-LLM c77308a1, custom_dot_product_attention.py
+    if size := arguments.number("sliding-window-size") or arguments.number("sliding-window"):
         fields["sliding_window"] = size
     if arguments.has("attention-output-gate") or arguments.has(
         "full-attention-interval"
@@ -262,11 +263,26 @@ def _which_layers(arguments: Arguments, layers: int) -> dict[str, int]:
 
 
 def _pattern(text: str) -> list[int] | None:
-    """`([0]*3+[1]*58)` as a list; None for anything else."""
+    """`([0]*3+[1]*58)` or `([0]+[1]*3)*2` as a list; None for anything else."""
+    text = text.replace(" ", "")
+    while inner := re.search(r"\(([^()]*)\)", text):
+        bits = _sum(inner.group(1))
+        if bits is None:
+            return None
+        text = f"{text[: inner.start()]}[{','.join(map(str, bits))}]{text[inner.end() :]}"
+    return _sum(text)
+
+
+def _sum(text: str) -> list[int] | None:
+    """`[0]*3+[1]*58` as a list."""
     bits: list[int] = []
-    for term in text.strip().strip("()").replace(" ", "").split("+"):
-        match = re.fullmatch(r"\(?\[([01](?:,[01])*)\]\)?(?:\*(\d+))?", term)
-        if match is None or len(match.group(2) or "") > 4:
+    for term in text.split("+"):
+        match = re.fullmatch(r"\[([01](?:,[01])*)\](?:\*(\d{1,4}))?", term, re.ASCII)
+        if match is None or len(bits) > _MOST_PLACES:
             return None
         bits += [int(bit) for bit in match.group(1).split(",")] * int(match.group(2) or 1)
-    return bits
+    return bits if len(bits) <= _MOST_PLACES else None
+
+
+_MOST_PLACES = 10_000
+"""Layers that a pattern may name."""

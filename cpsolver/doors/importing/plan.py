@@ -139,6 +139,10 @@ def _imported_plan(
     return ImportedPlan(placed(strategy, chip), (), tuple(notes), recomputed.blocks)
 
 
+_BEFORE_CORE = {"checkpoint-activations", "checkpoint-num-layers", "distribute-checkpointed-activations", "data-impl"}
+"""Arguments of Megatron-LM before its core, whose own implementation is the default; core_v0.4.0 has none of them."""
+
+
 def _flash(arguments: Arguments) -> bool:
     """Whether attention is a flash kernel. By default it is in Megatron core, and is not in local implementations.
 
@@ -158,6 +162,8 @@ def _flash(arguments: Arguments) -> bool:
     # arguments of frameworks without Transformer Engine, whose attention is unfused without --use-flash-attn
     arguments.note_read("deepspeed")
     legacy = {"use-fused-rmsnorm", "DDP-impl", "auto-parallel", "deepspeed"} & arguments.given.keys()
+    if "transformer-impl" not in arguments.given:
+        legacy |= _BEFORE_CORE & arguments.given.keys()
     return backend in ("flash", "fused", "auto") or not (local or legacy)
 
 

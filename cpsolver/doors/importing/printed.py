@@ -42,6 +42,31 @@ def searched(words: Sequence[str], text: str | None) -> bool | None:
     return pattern in searched_in if (pattern + searched_in).isascii() or "i" not in options else None
 
 
+def split_among(words: Sequence[str], text: str, separators: str) -> dict[str, str | list[str]] | None:
+    """What `read` gives its variables of the first line of a text; None where that is not followed.
+
+    Followed are -r and -a, separators that are blanks, none, or one other sign; the last variable has the rest.
+    """
+    match = re.fullmatch(r"read((?: -[ra]+)*)((?: [A-Za-z_]\w*)*)", " ".join(words), re.ASCII)
+    line = text.partition("\n")[0]
+    if match is None or _UNCLEAR in text or _UNCLEAR in separators or ("\\" in line and "r" not in match.group(1)):
+        return None
+    names = match.group(2).split() or ["REPLY"]
+    blank = separators == " \t\n"
+    if not match.group(2) or (not blank and (len(separators) > 1 or separators.isspace())):
+        return None
+    if separators and line.endswith(separators) and not blank:
+        return None  # bash leaves one of these out, or not, by how many variables there are
+    if blank and re.search(r"[^\S \t]", line):
+        return None  # blanks to Python that are letters to bash
+    if "a" in match.group(1):
+        parts = line.split(None if blank else separators) if separators else [line]
+        return {names[0]: parts if line else []} if len(names) == 1 else None
+    line = line.strip(" \t") if blank else line
+    parts = line.split(None if blank else separators, len(names) - 1) if separators else [line]
+    return dict(zip(names, [*parts, *([""] * (len(names) - len(parts)))], strict=True))
+
+
 def is_printer(name: str) -> bool:
     """Whether the output of the command is known here, and it does nothing else."""
     return name in _PRINTERS
@@ -181,6 +206,25 @@ def _cut(words: list[str], text: str | None) -> str | None:
     return "".join(f"{row}\n" for row in rows)
 
 
+_ONE = r"(?:[\w ,:/=@%]|\\d|\[[\w-]+\])"
+_FOUND = re.compile(rf"(?:\(\?<=[\w ,:/=@%-]+\))?(?:{_ONE}\+?)(?:-|{_ONE}\+?)*", re.ASCII)
+"""Patterns that grep and Python read alike: signs, digits, classes, `+`, and a text that stands before (`(?<=`)."""
+
+
+def _grep(words: list[str], text: str | None) -> str | None:
+    """`grep -o`: what the pattern finds, each on a line of its own; `\\d` and a text before with -P alone."""
+    if text is None or len(words) != 2 or words[0] not in ("-oP", "-Po", "-oE", "-Eo") or not text.isascii():
+        return None
+    pattern = words[1]
+    if not _FOUND.fullmatch(pattern) or ("P" not in words[0] and re.search(r"\\d|\(", pattern)):
+        return None
+    try:
+        found = [match for line in text.split("\n") for match in re.findall(pattern, line)]
+    except re.error:  # a class like [z-a]
+        return None
+    return "".join(f"{match}\n" for match in found)
+
+
 def _cat(words: list[str], text: str | None) -> str | None:
     return text if not words else None
 
@@ -197,4 +241,5 @@ _PRINTERS: dict[str, Callable[[list[str], str | None], str | None]] = {
     "tr": _tr,
     "cut": _cut,
     "cat": _cat,
+    "grep": _grep,
 }

@@ -18,6 +18,9 @@ from cpsolver.profiles.switches import ZeroMemory
 _OTHERS = later("layers where they are not")
 """What stands beside the activation functions of only some layers."""
 
+_ON_DEEPSPEED = {"deepspeed", "deepspeed_config", "num-key-value-heads"}
+"""Arguments that tell Megatron-DeepSpeed."""
+
 
 @dataclass(frozen=True)
 class Recomputation:
@@ -48,9 +51,9 @@ def read_recomputation(arguments: Arguments, pp: int, split: LayerSplit | None) 
         return Recomputation("uniform", (arguments.number("checkpoint-num-layers", 1) or 1,) * pp)
     if arguments.has("moe-layer-recompute") and granularity != "full":  # deprecated: adds `moe` to the modules
         return _selective(arguments, (*(modules or CORE), "moe"))
-    if granularity is None:
-        if short_flag:  # --recompute-modules alone turns nothing on (transformer_config.py)
-            return _selective(arguments, modules)
+    if short_flag:  # whatever --recompute-granularity says: validate_args sets it, in every version
+        granularity = "selective"
+    if granularity is None:  # --recompute-modules alone turns nothing on (transformer_config.py)
         if number and arguments.has("swap-attention"):
             return _beside_swap(arguments, number, split)
         return Recomputation()  # --recompute-method alone turns nothing on either
@@ -142,6 +145,8 @@ def _full(arguments: Arguments, method: str | None, number: int | None, pp: int,
         )
         arguments.trouble("--recompute-method", message, method, "uniform, block")
         return Recomputation()
+    if number is None and _ON_DEEPSPEED & arguments.given.keys():
+        number = 1  # the default of Megatron-DeepSpeed 4efb479 (megatron/arguments.py); Megatron-LM has none since 0.4
     if number is None:
         arguments.trouble("--recompute-num-layers", say("must be given with --recompute-granularity full"))
         return Recomputation()

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from cpsolver.doors.importing.arguments import table
 from cpsolver.doors.importing.conditions import asked_empty, holds_condition, negated
 from cpsolver.doors.importing.grammar import (
     Block,
@@ -68,7 +69,7 @@ def read_script(text: str, file: str | None, given: dict[str, str], arguments: S
     variables = ShellVariables(dict(given), positional=positional, script=file)
     if file is not None:
         variables.arrays["BASH_SOURCE"] = [file]
-    for name, value in _batch_values(text).items():
+    for name, value in batch_values(text).items():
         variables.set(name, value)
     script = Script(variables)
     try:
@@ -97,8 +98,8 @@ def read_text_commands(script: Script, text: str, line: int) -> list[ScriptComma
     return inner.commands
 
 
-def _batch_values(text: str) -> dict[str, str]:
-    """Variables that Slurm sets by the #SBATCH lines of a script."""
+def batch_values(text: str) -> dict[str, str]:
+    """Variables that Slurm sets by the #SBATCH lines of a script, and Grid Engine by `#$` lines that ask for nodes."""
     values: dict[str, str] = {}
     for option, names in (
         (r"(?:--nodes[=\s]|-N)", ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")),
@@ -108,6 +109,9 @@ def _batch_values(text: str) -> dict[str, str]:
     ):
         if found := re.findall(rf"^#SBATCH\s+{option}\s*(\d+)\s*(?:#.*)?$", text, re.MULTILINE):
             values |= dict.fromkeys(names, found[-1])
+    nodes = "|".join(sorted(table()["whole_nodes"]))
+    if found := re.findall(rf"^#\$[ \t]+-l[ \t]+(?:{nodes})=(\d+)[ \t]*$", text, re.MULTILINE):
+        values["NHOSTS"] = found[-1]
     return values
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from cpsolver.doors.importing.conditions import holds_test
 from cpsolver.doors.importing.grammar import Block, Node, Simple, parse
 from cpsolver.doors.importing.lexer import HereDocument, Word, assignment_head
-from cpsolver.doors.importing.printed import printed, searched
+from cpsolver.doors.importing.printed import printed, searched, split_among
 from cpsolver.doors.importing.variables import ShellVariables
 from cpsolver.inputs.document import read_source
 from cpsolver.inputs.errors import InputError
@@ -160,7 +160,27 @@ class SimpleCommands:
         return self._run(command, fields) if fields else True
 
     def _run(self, command: Simple, fields: list[str]) -> bool | None:
-        """Run a command of expanded words."""
+        """Run a command of expanded words; the text behind `<<<` is its input."""
+        if command.string is None:
+            return self._run_words(command, fields)
+        piped, self.piped = self.piped, self.variables.text(command.string) + "\n"
+        try:
+            return self._read_text(fields, self.piped) or self._run_words(command, fields)
+        finally:
+            self.piped = piped
+
+    def _read_text(self, fields: list[str], text: str) -> bool | None:
+        """`read` of a text that the script itself gives; None where it is another command, or is not followed."""
+        separators = self.settings.get("IFS", self.variables.scalars.get("IFS", " \t\n"))
+        values = split_among(fields, text, separators) if fields[0] == "read" and self.certain else None
+        for name, value in (values or {}).items():
+            if isinstance(value, list):
+                self.variables.set_array(name, value)
+            else:
+                self.variables.set(name, value)
+        return True if values else None
+
+    def _run_words(self, command: Simple, fields: list[str]) -> bool | None:
         name, line = fields[0], command.line
         if name in self.functions:
             before = None if self.output is None else len(self.output)

@@ -54,8 +54,9 @@ def training_fields(arguments: Arguments, sequence: int | None, batch: int | Non
         fields["triangle_attention"] = True
     if arguments.has("recompute-mla-up-proj"):
         fields["recompute_mla_up_proj"] = True
-    if any(arguments.has(name) for name in _SHARED_CHECKPOINTS) or all(arguments.has(name) for name in _PARTITIONED):
-        fields["distribute_saved_activations"] = True
+    shared = [name for name in _SHARED_CHECKPOINTS if arguments.has(name)]
+    if shared or all(arguments.has(name) for name in _PARTITIONED):
+        fields["distribute_saved_activations"] = (arguments.number("tensor-model-parallel-size", 1) or 1) > 1 or None
     if all(arguments.has(name) for name in _ON_HOST):
         fields["cpu_checkpointing"] = True
     fields |= _narrow(arguments, precision)

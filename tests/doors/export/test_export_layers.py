@@ -78,6 +78,24 @@ def test_mindspeed_makes_projections_again_in_the_way_it_takes(tp: int, overlaps
     assert ("--mla-up-proj-tp-overlap" in flags, "--mla-mm-split" in flags) == (overlaps, overlaps)
 
 
+def test_mindspeed_has_windows_in_every_layer_without_context_parallelism_only() -> None:
+    """It raises an error beside context parallelism; of another rule than every second layer it has none."""
+    problem = problem_with(attention={"kind": "mha", "sliding_window": 64})
+    alone, split = exported("mindspeed-llm", problem), exported("mindspeed-llm", problem, dp=1, cp=2)
+    some = exported("mindspeed-llm", problem_with(attention={"kind": "mha", "sliding_window": 64, "full_every": 4}))
+    assert "--sliding-window 64" in " ".join(alone.arguments)
+    for launch, lacks in ((alone, False), (split, True), (some, True)):
+        assert ("--sliding-window" not in launch.arguments) is lacks
+        assert any("a sliding window" in note for note in launch.notes) is lacks
+
+
+def test_mindspeeds_bias_of_attention_is_asked_for() -> None:
+    """Its phi35_moe_spec adds one with --add-dense-bias alone."""
+    launch = exported("mindspeed-llm", problem_with(bias_attention_out=True))
+    assert "--add-dense-bias" in launch.arguments
+    assert "--add-dense-bias" not in exported("mindspeed-llm", problem_of()).arguments
+
+
 def test_mindspeed_has_norms_over_all_heads_without_tensor_parallelism_only() -> None:
     """Its minimax_spec asserts tp 1; with tp 2 a note says what is missing."""
     problem = problem_with(attention={"kind": "mha", "qk_norm": "layer"})

@@ -39,6 +39,7 @@ STEPS = "--micro-batch-size 2 --global-batch-size 64 "
         ("--attention-head-type multihead", {"kv_heads": 16}),
         ("--glu-activation geglu", {"gated_mlp": True, "activation": "geglu", "ffn": 8192}),
         ("--swiglu", {"gated_mlp": True, "activation": "swiglu", "ffn": 5440}),
+        ("--disable-bias-linear --add-dense-bias", {"bias_attention_out": True, "bias_mlp": False}),
     ],
 )
 def test_names_of_forks_make_the_model(arguments: str, fields: dict[str, Any]) -> None:
@@ -277,6 +278,89 @@ def test_instructions_are_padded_unless_the_script_says_no(argument: str, told: 
     found = imported(torchrun(f"{LLAMA} {STEP} --is-instruction-dataset {argument}"))
     """c77308a1 asks for --no-pad-to-seq-lengths; before, --variable-seq-lengths said so."""
     assert any(f"{told} as long as their data" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "recomputed"),
+    [
+        ("--recompute-granularity full --recompute-method uniform --deepspeed", ("uniform", 1)),
+        ("--recompute-granularity full --recompute-method block --num-key-value-heads 4", ("block", 1)),
+        ("--recompute-granularity full --recompute-activations", ("selective", 0)),
+        ("--recompute-activations --recompute-granularity full --recompute-num-layers 2", ("selective", 0)),
+    ],
+)
+def test_what_recomputation_is_without_its_number_or_method(arguments: str, recomputed: tuple[str, int]) -> None:
+    """Megatron-DeepSpeed takes one layer; --recompute-activations counts before --recompute-granularity anywhere."""
+    found = plan(torchrun(f"{PLAIN} {STEPS} {arguments}"))
+    assert (found.recompute[0], found.recompute_layers[0]) == recomputed
+
+
+def test_a_number_of_recomputed_layers_is_asked_for_elsewhere() -> None:
+    full = "--recompute-granularity full"
+    with pytest.raises(InputError, match=r"--recompute-num-layers.*must be given"):
+        imported(torchrun(f"{PLAIN} {STEPS} {full} --recompute-method uniform"))
+    with pytest.raises(InputError, match=r"--recompute-method.*goes with"):
+        imported(torchrun(f"{PLAIN} {STEPS} {full} --recompute-method uniform --recompute-activations"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "flash"),
+    [
+        ("--data-impl mmap", False),
+        ("--data-impl mmap --use-flash-attn", True),
+        ("--data-impl mmap --transformer-impl transformer_engine", True),
+        ("--checkpoint-activations", False),
+    ],
+)
+def test_megatron_before_its_core_has_no_flash_attention_of_its_own(arguments: str, flash: bool) -> None:
+    assert plan(torchrun(f"{PLAIN} {STEPS} {arguments}")).flash_attention is flash
+
+
+def test_a_window_by_mindspeeds_name() -> None:
+    assert imported(torchrun(f"{PLAIN} {STEPS} --sliding-window 512")).model.attention.sliding_window == 512
+
+
+def test_devices_that_deepspeed_includes() -> None:
+    line = f"deepspeed --include a-1:0,1,2,3@b:4,5,6,7 pretrain_gpt.py {PLAIN} {STEPS} --deepspeed"
+    assert imported(line).spec["cluster"] == {"num_gpus": 8, "gpus_per_node": 4, "chips": "h100"}
+    with pytest.raises(InputError, match="how many devices"):
+        imported(line.replace(":0,1,2,3", ""))
+
+
+def test_nodes_that_grid_engine_is_asked_for() -> None:
+    """ABCI's and TSUBAME's own names for whole nodes."""
+    line = f"mpirun -np $((NHOSTS * 4)) -npernode 4 python pretrain_gpt.py {PLAIN} {STEPS}"
+    for asked in ("rt_F=2", "rt_AF=2", "node_f=2"):
+        found = imported(f"#!/bin/bash\n#$ -l {asked}\n#$ -l h_rt=1:00:00\n{line}")
+        assert found.spec["cluster"] == {"num_gpus": 8, "gpus_per_node": 4, "chips": "h100"}
+    with pytest.raises(InputError, match="NHOSTS"):
+        imported(f"#$ -l rt_C=2\n{line}")
+
+
+def test_deepspeeds_file_at_its_place_on_another_machine(tmp_path: Path) -> None:
+    """By its name in the script's folder, by two parts of its path above; an optimizer on the host else is told."""
+    line = f"deepspeed --num_gpus 8 pretrain_gpt.py {PLAIN} {STEPS} --deepspeed --cpu-optimizer --deepspeed_config "
+    zero = '{"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}}}'
+    script = tmp_path / "runs" / "run.sh"
+    script.parent.mkdir()
+    options = ImportOptions(chip="h100")
+    for named, place in (("/home/x/runs/ds.json", "runs/ds.json"), ("/y/cfg/b.json", "cfg/b.json")):
+        script.write_text(line + named)
+        before = import_source(str(script), options)
+        assert any("--cpu-optimizer" in note for note in before.notes)
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        (tmp_path / place).write_text(zero)
+        after = import_source(str(script), options)
+        assert after.spec["training"]["optimizer_offload"] == 1.0
+        assert not any("--cpu-optimizer" in note for note in after.notes)
+
+
+def test_a_name_with_another_word_is_a_forks_own_and_no_misspelling() -> None:
+    found = imported(torchrun(f"{PLAIN} {STEPS} --moe-router-type st --moe-router-num-node-group 8"))
+    assert found.unknown == ("--moe-router-type", "--moe-router-num-node-group")
+    for wrong in ("--hiden-size", "--tensor-parallel-size", "--global-batchsize", "--tensormodel-parallel-size"):
+        with pytest.raises(InputError, match="did you mean"):
+            imported(torchrun(f"{PLAIN} {STEPS} {wrong} 2"))
 
 
 def test_names_that_may_change_the_plan_are_told() -> None:

@@ -63,6 +63,7 @@ def test_a_printed_command_trains_nothing_and_a_batch_script_has_its_cluster() -
         ("pretrain_mamba.py", "state-space layers whose places no pattern"),
         ("run_text_generation_server.py", "inference"),
         ("evaluation.py", "an evaluation"),
+        ("tools/report_memory_estimate.py", "an estimate of memory"),
         ("convert_ckpt.py", "a conversion of checkpoints"),
         ("pretrain_vision_classify.py", "vision"),
     ],

@@ -34,6 +34,7 @@ GPT = (
     "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --vocab-size 50257 --seq-length 1024 "
     "--max-position-embeddings 1024 --micro-batch-size 2 --fp16 "
 )
+TP = "--tensor-model-parallel-size 2"
 PARTITIONED = "--checkpoint-activations --deepspeed --partition-activations"
 LATENT = "--multi-latent-attention --q-lora-rank 64 --kv-lora-rank 64 "
 STEP = "--seq-length 4096 --micro-batch-size 1 --global-batch-size 64 --bf16 "
@@ -311,9 +312,9 @@ def test_ends_that_count_for_a_layer() -> None:
         ("--cpu-offloading-num-layers 8", {"offload_layers": 8}),
         ("--recompute-activation-function", {"recompute_activation_function": True}),
         (f"--recompute-mla-up-proj {LATENT}", {"recompute_mla_up_proj": True}),
-        ("--distribute-saved-activations", {"distribute_saved_activations": True}),
-        ("--distribute-checkpointed-activations", {"distribute_saved_activations": True}),
-        (f"{PARTITIONED} --deepspeed-activation-checkpointing", {"distribute_saved_activations": True}),
+        (f"--distribute-saved-activations {TP}", {"distribute_saved_activations": True}),
+        (f"--distribute-checkpointed-activations {TP}", {"distribute_saved_activations": True}),
+        (f"{PARTITIONED} --deepspeed-activation-checkpointing {TP}", {"distribute_saved_activations": True}),
         (PARTITIONED, {"distribute_saved_activations": None}),
         (f"--recompute-mla-up-proj --schedules-method dualpipev {LATENT}", {"recompute_mla_up_proj": True}),
         (
@@ -468,6 +469,7 @@ def test_another_model_is_written_with_its_fields() -> None:
     [
         ("--moe-layer-freq ([0,1]*16)", {"first_dense": 0, "freq": 2, "offset": 1}),
         ("--moe-layer-freq ([0]*3+[1]*29) --noop-layers 0,31", {"first_dense": 2, "freq": 1}),
+        ("--moe-layer-freq ([0]+([1])*1)*16", {"first_dense": 0, "freq": 2, "offset": 1}),
         ("--moe-layer-freq ([0]*4+[1]*28)", {"first_dense": 4, "freq": 1}),
     ],
 )

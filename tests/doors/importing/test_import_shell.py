@@ -64,6 +64,17 @@ FIXED = {
     "here-document": "A=1\ncat > /dev/null <<EOF\nA=2\nshow no\nEOF\nshow $A",
     "redirection": "show a b 2>&1 | cat",
     "empty words": "A=\nshow $A \"$A\" ''",
+    "a text behind <<<": 'A=x\ncat <<< "$A" > /dev/null\nA=2\nshow $A',
+    "process substitution": "mapfile -t A < <(echo 1)\nB=3\nshow $B",
+    "read": 'E=n:2:4\nIFS=: read -r A B C <<< "$E"\nshow "$A" "$B" "$C"',
+    "read of blanks": 'read A B C <<< "  x  y "\nread -r D <<< " p  q "\nshow "$A" "$B" "$C" "$D"',
+    "read of the rest": 'read A B <<< "x y  z"\nIFS=, read C D <<< " 1 ,2,3"\nshow "$A" "$B" "$C" "$D"',
+    "read into an array": 'IFS=, read -ra A <<< "a b,,c"\nread -ra B <<< ""\nIFS= read -r C <<< " k "\n'
+    'show "${A[@]}" ${#B[@]} "$C"',
+    "a sweep": "for E in a:1 b:2; do IFS=: read -r N TP <<< $E; done\nshow $N $TP",
+    "cut of a text": 'A=$(cut -d: -f2 <<< "a:b:c")\nif grep -q 70b <<< llama-70b; then B=1; fi\nshow $A $B',
+    "grep -o": "M=(--num-layers 27 --x 1)\nN=$(echo \"${M[@]}\" | grep -oP '(?<=--num-layers )\\d+')\nshow $((N-1)) "
+    "$(echo 13b-7x | grep -oE '[0-9]+')",
     "one value for one command": "A=1\nA=2 true\nshow $A",
     "subshell": "A=1\n(A=2; true)\nshow $A",
 }
@@ -238,6 +249,24 @@ def test_patterns_and_texts_that_are_not_known_leave_grep_undecided() -> None:
     for condition in ('echo "$X" | grep -q a', "echo abc | grep -q 'a.c'", "echo abc | grep -qw a", "grep -q a file"):
         script = read_script(f"A=1\nif {condition}; then A=2; fi\nshow $A", None, {})
         assert "A is set in a conditional" in reason(script)
+
+
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        ('IFS=: read A B <<< "x:"', "A"),  # bash leaves one sign at the end out, or not
+        ('read A <<< "x\\ty"', "A"),  # a backslash without -r
+        ('read -d, A <<< "x,y"', "A"),
+        ("IFS=:, read A B <<< x:y", "A"),
+        ("read A <<< $(nvidia-smi)", "A"),
+        ("if [ -f x ]; then read A <<< y; fi", "A"),
+        ("A=$(echo ab | grep -oE 'a.')", "grep"),
+        ("A=$(echo ab | grep -oE '[z-a]')", "grep"),
+        ("A=$(echo a1 | grep -oE '\\d')", "grep"),
+    ],
+)
+def test_texts_that_are_not_split_or_found_as_bash_does_are_unclear(command: str, named: str) -> None:
+    assert named in reason(read_script(f"{command}\nshow $A", None, {}))
 
 
 def test_the_lines_that_a_shell_is_given_are_commands() -> None:
