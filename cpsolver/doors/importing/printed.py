@@ -209,6 +209,8 @@ def _cut(words: list[str], text: str | None) -> str | None:
 _ONE = r"(?:[\w ,:/=@%]|\\d|\[[\w-]+\])"
 _FOUND = re.compile(rf"(?:\(\?<=[\w ,:/=@%-]+\))?(?:{_ONE}\+?)(?:-|{_ONE}\+?)*", re.ASCII)
 """Patterns that grep and Python read alike: signs, digits, classes, `+`, and a text that stands before (`(?<=`)."""
+_LONGEST = {0: 10_000, 1: 10_000, 2: 400}
+"""By how many repeats a pattern has, the longest text in which it is found at once, however they meet."""
 
 
 def _grep(words: list[str], text: str | None) -> str | None:
@@ -217,6 +219,8 @@ def _grep(words: list[str], text: str | None) -> str | None:
         return None
     pattern = words[1]
     if not _FOUND.fullmatch(pattern) or ("P" not in words[0] and re.search(r"\\d|\(", pattern)):
+        return None
+    if len(text) > _LONGEST.get(pattern.count("+"), 0):
         return None
     try:
         found = [match for line in text.split("\n") for match in re.findall(pattern, line)]
