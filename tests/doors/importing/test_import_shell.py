@@ -248,7 +248,7 @@ show $A $B $C $D"""
 def test_what_would_take_grep_long_to_find_is_not_looked_for() -> None:
     for pattern, text in (("a+a+a+b", "a"), ("a+a+b", 401 * "a"), ("a+b", 10_001 * "a")):
         script = read_script(f"A=$(echo {text} | grep -oE '{pattern}')\nshow $A", None, {})
-        assert "A" in reason(script)
+        assert "grep -oE" in reason(script)
 
 
 def test_patterns_and_texts_that_are_not_known_leave_grep_undecided() -> None:
