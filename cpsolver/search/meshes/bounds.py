@@ -39,7 +39,7 @@ _BY_FAR = 100.0
 """Slow links between chip types stay within so many times what a stage takes on the chips' own."""
 _PLACES = 8
 """Stages are made for so many places more than a part asks for: others of its round may be a little deeper."""
-_KNOWN = 256
+_KNOWN = 64
 """So many chip types' stages of rounds are kept."""
 _SAFETY = 1.0 - ROUNDING
 
