@@ -52,7 +52,8 @@ _MODEL = ("--num-layers", "--hidden-size", "--model-name", "--config-file", "--o
 """Arguments that a training has one of; the last is ms-swift's."""
 _SECONDS = 10
 _NOTE = '#!{bash}\n{{ printf "%s\\0" "$0" "$@"; printf "\\n\\0"; }} >> "$WORDS_NOTED"\n'
-_BY_PATH = re.compile(rf"""(?<=[\s;&|("'=])(?:/[\w.+-]+)+/({"|".join(map(re.escape, _STUBS))})(?:\.\d+)?(?=["'\s])""")
+_STARTED = "|".join(map(re.escape, _STUBS))
+_BY_PATH = re.compile(rf"""(?<=[\s;&|("'=])(?:/[\w.+-]+)*/bin/({_STARTED})(?:\.\d+)?(?=["'\s])""")
 """Where a program is named by its place: no other than the one that notes its words may run."""
 _GOES_ON = {"BASH_FUNC_cd%%": '() { builtin cd "$@" 2> /dev/null || true; }'}
 """Folders that are missing here are there for whoever runs the script."""
