@@ -21,6 +21,7 @@ from cpsolver.problem.problem import Problem
 from cpsolver.rules import structure_violations, violations
 from cpsolver.search.objective import Objective
 from cpsolver.search.result import EventsRun
+from cpsolver.search.recent import Recent
 
 if TYPE_CHECKING:
     from cpsolver.search.compile.model import Solved
@@ -63,14 +64,12 @@ class Predictions:
 
     def __init__(self) -> None:
         self._times: dict[tuple[object, ...], ChipTimes] = {}
-        self._memory: dict[Strategy, list[StageBytes]] = {}
+        self._memory: Recent[Strategy, list[StageBytes]] = Recent(_PLANS)
 
     def of(self, problem: Problem, strategy: Strategy, by_formula: bool = False) -> Evaluation:
         """As `evaluate.evaluate`."""
         known = self._memory.get(strategy)
         told = evaluate(problem, strategy, known, by_formula, self._times_of(problem, strategy))
-        while len(self._memory) >= _PLANS:
-            del self._memory[next(iter(self._memory))]
         self._memory[strategy] = [stage.memory for stage in told.stages]
         return told
 

@@ -21,6 +21,7 @@ from cpsolver.problem.problem import Problem
 from cpsolver.profiles.expert_overlap import recomputes_exchange
 from cpsolver.profiles.facts import tied_stages
 from cpsolver.search.bounds.stages import NO_SET, Stages
+from cpsolver.search.recent import Recent
 from cpsolver.spec.search import pinned_for
 
 T = TypeVar("T")
@@ -115,14 +116,12 @@ class Coefficients:
         self.equal = equal_stages(problem, rows)
         self._stored_less = self._least_stored_less() if rows.both_ways.any() else None
         self._saving, self._states_saving = _ByRow(len(rows)), _ByRow(len(rows))
-        self._known = dict[tuple[object, ...], Any]()
+        self._known: Recent[tuple[object, ...], Any] = Recent(_KNOWN)
 
     def known(self, key: tuple[object, ...], work_out: Callable[[], T]) -> T:
         """What is worked out of the table when it is first asked for by a key, which says what of; the last few are
         kept."""
         if key not in self._known:
-            while len(self._known) >= _KNOWN:
-                del self._known[next(iter(self._known))]
             self._known[key] = work_out()
         found: T = self._known[key]
         return found
@@ -135,7 +134,7 @@ class Coefficients:
         part.least_sharding, part.equal = self.least_sharding[:, rows], self.equal[rows]
         part._stored_less = None if self._stored_less is None else self._stored_less[:, rows]
         part._saving, part._states_saving = self._saving.take(rows), self._states_saving.take(rows)
-        part._known = {}
+        part._known = Recent(_KNOWN)
         return part
 
     @property

@@ -21,6 +21,7 @@ from cpsolver.search.bounds.bottleneck import cheapest, several_kinds
 from cpsolver.search.bounds.coefficients import Coefficients
 from cpsolver.search.bounds.stages import ROUNDING, Stages
 from cpsolver.search.meshes.rounds import Round
+from cpsolver.search.recent import Recent
 
 _COARSE_RANGES = 3
 """Ranges that the slowest stage's time is cut into for a first look at the options of each chip type."""
@@ -94,7 +95,7 @@ class MeshBounds:
         self.table, self.devices = table, exact_devices
         self.layers = table.problem.model.layers
         self.width = np.asarray(table.rows.stage_devices)
-        self._known = dict[tuple[int, int, bytes], Stages]()
+        self._known: Recent[tuple[int, int, bytes], Stages] = Recent(_KNOWN)
 
     def used(self, options: Options) -> Ints:
         """Devices of each option."""
@@ -112,8 +113,6 @@ class MeshBounds:
         if known is None or known.pp < depth:
             places = np.full((len(of_round), min(depth + _PLACES, self.layers + 2)), chip)
             known = self.table.stages(of_round, places, any_neighbours=True, fewest=fewest)
-            while len(self._known) >= _KNOWN:
-                del self._known[next(iter(self._known))]
             self._known[key] = known
         known = known if len(rows) == len(of_round) else known.take(np.searchsorted(of_round, rows))
         return known.without(1, 1 + known.pp - depth)
@@ -333,13 +332,11 @@ class Hosts:
     @classmethod
     def of(cls, stages: Stages, at_end: bool) -> Hosts:
         """Of `MeshBounds.stages`; `at_end`: the chip type has the last one."""
-        shape = stages.fixed.shape
         # The pipeline's first stage has the embedding, but a neighbour less than those between: it may take less.
         least = np.minimum(stages.fixed, stages.fixed[:, :1])
         least[:, -1] = stages.fixed[:, -1]
         stages = replace(stages, fixed=least)
-        fixed = np.broadcast_to(stages.fixed + stages.saving, shape)
-        after = np.broadcast_to(stages.after_fixed, fixed.shape)
+        fixed = stages.fixed + stages.saving
         return cls(
             stages=stages,
             at_end=at_end,
@@ -348,7 +345,7 @@ class Hosts:
             last=fixed[:, -1],
             saving=np.broadcast_to(stages.saving, fixed.shape)[:, 1],
             after_layer=np.broadcast_to(stages.after_layer, fixed.shape)[:, 1],
-            after_fixed=after[:, 1],
+            after_fixed=np.broadcast_to(stages.after_fixed, fixed.shape)[:, 1],
         )
 
     def base(self, at: Ints, stages: Ints) -> Floats:
