@@ -20,8 +20,8 @@ from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import structure_violations, violations
 from cpsolver.search.objective import Objective
-from cpsolver.search.result import EventsRun
 from cpsolver.search.recent import Recent
+from cpsolver.search.result import EventsRun
 
 if TYPE_CHECKING:
     from cpsolver.search.compile.model import Solved

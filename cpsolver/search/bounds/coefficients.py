@@ -312,7 +312,7 @@ class Coefficients:
         of_chips = list[tuple[Floats, ...]]()
         for chip in used:
             rows, back = np.unique(row_of(row, chips, chip), return_inverse=True)  # plans in hundreds share few of them
-            of_chips.append(tuple(part[:, back] for part in self._undominated_sets(chip, rows, pp)))
+            of_chips.append(tuple(part[:, back] for part in self._sets_of(chip, rows, pp)))
         if len(used) == 1:
             seconds, bytes_kept, replay = (part[:, :, None] for part in of_chips[0])
             return seconds, bytes_kept, replay
@@ -324,6 +324,12 @@ class Coefficients:
                 table[chip, : len(parts[index])] = parts[index]
             by_stage.append(np.moveaxis(table[place, :, np.arange(len(row))[:, None]], 2, 0))
         return by_stage[0], by_stage[1], by_stage[2]
+
+    def _sets_of(self, chip: int, rows: Ints, pp: int) -> tuple[Floats, Floats, Floats]:
+        """`_undominated_sets`, known where one row is asked for: plan after plan is."""
+        if len(rows) > 1:
+            return self._undominated_sets(chip, rows, pp)
+        return self.known(("sets", chip, int(rows[0]), pp), lambda: self._undominated_sets(chip, rows, pp))
 
     def _undominated_sets(self, chip: int, row: Ints, pp: int) -> tuple[Floats, Floats, Floats]:
         """Seconds, bytes kept and bytes replayed of the sets of modules that no other dominates, (sets, n) each.
