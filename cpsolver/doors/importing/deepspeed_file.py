@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ def add_deepspeed(arguments: Arguments, script: str, text: str = "") -> list[str
         raise InputError(
             Trouble("zero_optimization.stage", "is not one of the choices", stage, "0, 1, 2, 3", file=str(file))
         )
-    text = say("{file}: ZeRO stage {stage}", file=file.name, stage=stage)
+    text = say("{file}: ZeRO stage {stage}", file=_name_of(script, named or "", file), stage=stage)
     offload = zero.get("offload_optimizer")
     if zero.get("cpu_offload") is True or (isinstance(offload, dict) and offload.get("device") == "cpu"):
         arguments.given.setdefault("optimizer-cpu-offload", ())
@@ -109,7 +110,18 @@ def beside(script: str, named: str) -> Path | None:
         above = [folder.absolute(), *list(folder.absolute().parents)[:3]]
         places += [up / Path(*parts[start:]) for start in range(1, len(parts) - 1) for up in above]
         places.append(folder / parts[-1])
-    return next((path for path in places if path.is_file() and path.stat().st_size < _MOST_LETTERS), None)
+    return next(filter(_is_readable, places), None)
+
+
+def _is_readable(path: Path) -> bool:
+    with suppress(OSError):  # a name that is too long for a file
+        return path.is_file() and path.stat().st_size < _MOST_LETTERS
+    return False
+
+
+def _name_of(script: str, named: str, file: Path) -> str:
+    """A file's name, behind the one that the script has for it where that is another's path."""
+    return file.name if file == Path(script).parent / named else f"{named} -> {file}"
 
 
 def _zero(file: Path) -> dict[str, Any]:

@@ -278,10 +278,13 @@ def _sum(text: str) -> list[int] | None:
     bits: list[int] = []
     for term in text.split("+"):
         match = re.fullmatch(r"\[([01](?:,[01])*)\](?:\*(\d{1,4}))?", term, re.ASCII)
-        if match is None or len(bits) > _MOST_PLACES:
+        if match is None:
             return None
-        bits += [int(bit) for bit in match.group(1).split(",")] * int(match.group(2) or 1)
-    return bits if len(bits) <= _MOST_PLACES else None
+        part, times = [int(bit) for bit in match.group(1).split(",")], int(match.group(2) or 1)
+        if len(bits) + len(part) * times > _MOST_PLACES:
+            return None
+        bits += part * times
+    return bits
 
 
 _MOST_PLACES = 10_000

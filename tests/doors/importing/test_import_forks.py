@@ -353,6 +353,9 @@ def test_deepspeeds_file_at_its_place_on_another_machine(tmp_path: Path) -> None
         after = import_source(str(script), options)
         assert after.spec["training"]["optimizer_offload"] == 1.0
         assert not any("--cpu-optimizer" in note for note in after.notes)
+        assert any(note.startswith(f"{named} -> {tmp_path / place}: ZeRO stage 1") for note in after.notes)
+    script.write_text(line + f"/{300 * 'x'}.json")
+    assert "optimizer_offload" not in import_source(str(script), options).spec["training"]
 
 
 def test_a_name_with_another_word_is_a_forks_own_and_no_misspelling() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -477,6 +478,16 @@ def test_layers_with_experts(places: str, values: dict[str, int]) -> None:
     name, pattern, *more = places.split()
     moe = imported(torchrun(f"{MOE} {STEP} {name} '{pattern}' {' '.join(more)}")).model.moe
     assert {key: getattr(moe, key) for key in values} == values
+
+
+def test_a_pattern_of_more_layers_than_any_model_has_is_refused_before_it_is_made() -> None:
+    imported(torchrun(f"{MOE} {STEP}"))  # what is loaded once
+    tracemalloc.start()
+    with pytest.raises(InputError, match="moe-layer-freq"):
+        imported(torchrun(f"{MOE} {STEP} --moe-layer-freq '(([0]*9999)*9999)'"))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 50e6
 
 
 def test_windows_sinks_and_long_contexts() -> None:
