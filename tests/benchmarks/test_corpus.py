@@ -10,7 +10,7 @@ import pytest
 from benchmarks.corpus import documented, made_up, read, report, scripts
 from benchmarks.corpus_bash import bash_runs, compared
 from benchmarks.corpus_plans import judged, round_trips
-from tests.doors.importing.test_import_scripts import LLAMA, STEP, torchrun
+from tests.support.scripts import LLAMA, STEP, torchrun
 
 needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 SIZED = "SIZE=$1\nif [ $SIZE = 7B ]; then L=32; fi\nset -e\nmissing-program\n" + torchrun(LLAMA + STEP).replace(

@@ -10,9 +10,9 @@ import pytest
 from cpsolver.doors.importing.arguments import Arguments, table
 from cpsolver.doors.importing.output import wrapped
 from cpsolver.doors.importing.variables import ShellVariables
-from tests.doors.importing.test_import_scripts import GPT, LLAMA, STEP, torchrun
 from tests.support.checkout import ROOT
 from tests.support.command import in_tmp, run, write  # noqa: F401
+from tests.support.scripts import GPT, LLAMA, STEP, torchrun
 
 EXAMPLE = str(ROOT / "examples" / "mindspeed-llama-7b.sh")
 DOCUMENT = ROOT / "docs" / "import.md"

@@ -16,8 +16,8 @@ from cpsolver.doors.importing.imported import ImportOptions, import_source
 from cpsolver.doors.importing.shell import read_script
 from cpsolver.doors.importing.variables import ShellVariables
 from cpsolver.inputs.errors import InputError
-from tests.doors.importing.test_import_scripts import LLAMA, STEP, imported, torchrun
 from tests.support.command import in_tmp  # noqa: F401
+from tests.support.scripts import LLAMA, STEP, imported, torchrun
 
 ONES = ("num-layers", "hidden-size", "ffn-hidden-size", "seq-length", "kv-channels")
 FLAGS = ("bf16", "swiglu", "use-flash-attn", "sequence-parallel")

@@ -12,8 +12,8 @@ from cpsolver.inputs.errors import InputError
 from cpsolver.problem.resolve import resolve
 from cpsolver.rules import violations
 from cpsolver.spec.spec import parse_spec
-from tests.doors.importing.test_import_scripts import LLAMA, STEP, imported, plan, torchrun
 from tests.support.command import in_tmp  # noqa: F401
+from tests.support.scripts import LLAMA, STEP, imported, plan, torchrun
 
 PLAIN = (
     "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --vocab-size 50304 --seq-length 1024 "

@@ -20,8 +20,8 @@ from cpsolver.problem.resolve import resolve
 from cpsolver.rules import violations
 from cpsolver.spec.spec import parse_spec
 from models_zoo import Architecture, load_architecture
-from tests.doors.importing.test_import_scripts import GPT, LLAMA, MOE, STEP, imported, plan, torchrun
 from tests.support.command import in_tmp, run, write  # noqa: F401
+from tests.support.scripts import GPT, LLAMA, MOE, STEP, imported, plan, torchrun
 
 BATCH = """#!/bin/bash
 #SBATCH --nodes=16

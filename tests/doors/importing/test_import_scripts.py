@@ -1,65 +1,23 @@
-"""Scripts of ten dialects: from their arguments to a plan, and what the plan's values are."""
+"""Arguments of launch scripts: what each says of the plan, the model and the training."""
 
 from __future__ import annotations
 
 import tracemalloc
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cpsolver.doors.importing.imported import Imported, ImportOptions, import_source
 from cpsolver.doors.importing.output import model_text, spec_text, strategy_text
 from cpsolver.inputs.document import parse_yaml
 from cpsolver.inputs.errors import InputError
-from cpsolver.plans.strategy import Strategy
-from cpsolver.problem.resolve import resolve
-from cpsolver.problem.strategy_file import load_strategy
-from cpsolver.rules import violations
-from cpsolver.spec.spec import load_spec, parse_spec
 from models_zoo import Architecture
-from tests.support.command import in_tmp, write  # noqa: F401
+from tests.support.command import in_tmp  # noqa: F401
+from tests.support.scripts import GPT, LLAMA, MOE, STEP, imported, plan, torchrun
 
-LLAMA = (
-    "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 11008 --num-attention-heads 32 --swiglu "
-    "--normalization RMSNorm --position-embedding-type rope --disable-bias-linear "
-    "--untie-embeddings-and-output-weights --attention-dropout 0 --hidden-dropout 0 --vocab-size 32000 "
-    "--max-position-embeddings 4096 "
-)
-MOE = (
-    LLAMA.replace("11008", "14336")
-    + "--group-query-attention --num-query-groups 8 --num-experts 8 --moe-router-topk 2 "
-)
-GPT = (
-    "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --vocab-size 50257 --seq-length 1024 "
-    "--max-position-embeddings 1024 --micro-batch-size 2 --fp16 "
-)
 TP = "--tensor-model-parallel-size 2"
 PARTITIONED = "--checkpoint-activations --deepspeed --partition-activations"
 LATENT = "--multi-latent-attention --q-lora-rank 64 --kv-lora-rank 64 "
-STEP = "--seq-length 4096 --micro-batch-size 1 --global-batch-size 64 --bf16 "
-
-
-def imported(text: str, **options: Any) -> Imported:
-    """What a script gives, on H100s unless told otherwise."""
-    return import_source(write("train.sh", text), ImportOptions(**{"chip": "h100", **options}))
-
-
-def plan(text: str, **options: Any) -> Strategy:
-    """The plan that a script runs; written and read back it is the same, for a spec that loads."""
-    found = imported(text, **options)
-    assert found.strategy is not None, found.refusals
-    Path("spec.yaml").write_text(spec_text(found), encoding="utf-8")
-    Path("plan.yaml").write_text(strategy_text(found.strategy, "train.sh"), encoding="utf-8")
-    problem = resolve(load_spec("spec.yaml"))
-    assert load_strategy("plan.yaml", problem) == found.strategy
-    assert problem.model.layers == sum(found.strategy.layers)
-    return found.strategy
-
-
-def torchrun(arguments: str, devices: int = 8, nodes: int = 1) -> str:
-    return f"torchrun --nproc_per_node {devices} --nnodes={nodes} pretrain_gpt.py {arguments}\n"
 
 
 def test_names_of_files_and_chips_stay_in_their_comments_and_values() -> None:
@@ -72,128 +30,6 @@ def test_names_of_files_and_chips_stay_in_their_comments_and_values() -> None:
     assert text.splitlines()[0] == r"# The plan that a\ntp: 4\r\u2028.sh runs."
     assert parse_yaml(text).data["stages"][0]["chip"] == chip
     assert spec_text(replace(found, source="a\nb.sh")).startswith("# Imported from a\\nb.sh.\n")
-
-
-DIALECTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "megatron with arrays": (
-        f"N=2\nA=({LLAMA})\nB=({STEP} --tensor-model-parallel-size 4 --sequence-parallel)\n"
-        "B+=(--use-distributed-optimizer)\n"
-        'torchrun --nproc-per-node=8 --nnodes $N pretrain_gpt.py "${A[@]}" ${B[@]} --context-parallel-size 2\n',
-        {"tp": 4, "cp": 2, "pp": 1, "dp": 2, "sequence_parallel": True, "distributed_optimizer": True, "ulysses": 1},
-    ),
-    "megatron with layers of a virtual stage": (
-        torchrun(f"{LLAMA} {STEP} --pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 2"),
-        {"pp": 4, "dp": 2, "vpp": 4, "layers": (8, 8, 8, 8), "distributed_optimizer": False, "flash_attention": True},
-    ),
-    "megatron core 0.16: layout string, modules, FSDP left out": (
-        torchrun(
-            f"{LLAMA} {STEP} --pipeline-model-parallel-size 4 --pipeline-model-parallel-layout 'Et*7|t*9|(t*9|)*1t*7L' "
-            "--recompute-granularity selective --recompute-modules core_attn mlp --attention-backend unfused"
-        ),
-        {"layers": (7, 9, 9, 7), "vpp": 1, "flash_attention": False, "recompute": ("selective",) * 4},
-    ),
-    "megatron with first and last stage, and chunks by count": (
-        torchrun(
-            f"{LLAMA} {STEP} --pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 6 "
-            "--decoder-last-pipeline-num-layers=6 --num-virtual-stages-per-pipeline-rank 2"
-        ),
-        {"layers": (6, 10, 10, 6), "vpp": 2},
-    ),
-    "mixture of experts under Slurm": (
-        "#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --ntasks-per-node=8\n"
-        f'ARGS="{MOE} {STEP} --expert-model-parallel-size 8 --tensor-model-parallel-size 2 --sequence-parallel"\n'
-        'srun -l bash -c "python -u pretrain_gpt.py ${ARGS} --expert-tensor-parallel-size 1"\n',
-        {"tp": 2, "dp": 16, "ep": 8, "etp": 1, "sequence_parallel": True},
-    ),
-    "torch FSDP2": (
-        torchrun(
-            f"{LLAMA} {STEP} --use-torch-fsdp2 --recompute-granularity full --recompute-method uniform "
-            "--recompute-num-layers 1"
-        ),
-        {"dp": 8, "sharded": "parameters", "distributed_optimizer": True, "recompute": ("uniform",)},
-    ),
-    "MindSpeed-LLM: layer list, hybrid context, block recomputation": (
-        f"NPUS_PER_NODE=8\nNNODES=2\nWORLD=$(($NPUS_PER_NODE*$NNODES))\nCP=$((WORLD / 4))\n"
-        "python -m torch.distributed.launch --nproc_per_node $NPUS_PER_NODE --nnodes $NNODES pretrain_gpt.py "
-        f"{LLAMA} {STEP} "
-        "--use-fused-rmsnorm --use-flash-attn --pipeline-model-parallel-size 4 --num-layer-list 7,9,9,7 "
-        "--context-parallel-size $CP --context-parallel-algo hybrid_cp_algo --ulysses-degree-in-cp 2 "
-        "--recompute-granularity full --recompute-method block --recompute-num-layers 3\n",
-        {"cp": 4, "ulysses": 2, "layers": (7, 9, 9, 7), "recompute_layers": (3, 3, 3, 3), "dp": 1},
-    ),
-    "AscendSpeed: pretrain_llama, microbatches of different sizes": (
-        f"torchrun --nproc_per_node 4 pretrain_llama.py --DDP-impl local {LLAMA.replace('--swiglu', '')} --fp16 "
-        "--seq-length 2048 --micro-batch-size 2 --global-batch-size 8 --pipeline-model-parallel-size 4 "
-        "--optimized-pipeline "
-        "--manual-mbs 1,2,3,2 --release-fp32-grad\n",
-        {"pp": 4, "mbs": 2, "micro_batches": (1, 2, 3, 2), "flash_attention": False},
-    ),
-    "AscendSpeed: sizes by the name of an example": (
-        f"torchrun --nproc_per_node 4 pretrain_llama.py --DDP-impl local {LLAMA.replace('--swiglu', '')} --fp16 "
-        "--seq-length 2048 --micro-batch-size 4 --global-batch-size 64 --pipeline-model-parallel-size 4 "
-        "--optimized-pipeline --manual-mbs example-config-1\n",
-        {"pp": 4, "micro_batches": (1, 2, 3, 4, 5, 5, 5, 5, 5, 5, 5, 5, 5, 4, 3, 2)},
-    ),
-    "Megatron-DeepSpeed": (
-        f"export A=1\ndeepspeed --num_nodes 2 --num_gpus 4 pretrain_gpt.py {GPT} --global-batch-size 32 --deepspeed "
-        "--zero-stage 1 --deepspeed_config ds.json\n",
-        {"dp": 8, "sharded": "optimizer", "distributed_optimizer": True, "flash_attention": False},
-    ),
-    "LoongForge: layers and recomputation by stage": (
-        torchrun(
-            f"{LLAMA} {STEP} --pipeline-model-parallel-size 4 --custom-pipeline-layers 8,8,9,7 "
-            "--recompute-granularity full "
-            "--recompute-method block --custom-pipeline-recompute-layers 4,3,2,1"
-        ),
-        {"layers": (8, 8, 9, 7), "recompute_layers": (4, 3, 2, 1)},
-    ),
-    "a plain list of arguments": (
-        f"{LLAMA.strip()} \\\n{STEP}\n--nproc-per-node 8 --nnodes 1\n--tensor-model-parallel 2\n",
-        {"tp": 2, "dp": 4},
-    ),
-}
-STACKS = {
-    "megatron with arrays": ("megatron-core-plain", "megatron-lm"),
-    "MindSpeed-LLM: layer list, hybrid context, block recomputation": ("mindspeed", "mindspeed-llm"),
-    "AscendSpeed: pretrain_llama, microbatches of different sizes": ("ascendspeed", None),
-    "Megatron-DeepSpeed": ("megatron-deepspeed", "deepspeed"),
-    "LoongForge: layers and recomputation by stage": ("megatron-core", "loongforge"),
-}
-
-
-@pytest.mark.parametrize("name", DIALECTS)
-def test_dialect(name: str) -> None:
-    text, values = DIALECTS[name]
-    found = plan(text)
-    assert {key: getattr(found, key) for key in values} == values
-
-
-@pytest.mark.parametrize("flag", ["--swap-optimizer", "--enable-recompute-layers-per-pp-rank", "--n-shared-experts 1"])
-def test_an_argument_that_only_mindspeed_has_names_it(flag: str) -> None:
-    found = imported(torchrun(f"{LLAMA} {STEP} {flag}"))
-    assert (found.spec["stack"], found.spec["launcher"]) == ("mindspeed", "mindspeed-llm")
-
-
-def test_deepspeed_that_starts_a_fork_on_other_chips_names_it_first() -> None:
-    """HabanaAI's Megatron-DeepSpeed has --use-fused-rmsnorm too."""
-    arguments = f"{LLAMA} {STEP} --use-fused-rmsnorm --optimizer fusedadamw --deepspeed --zero-stage 1"
-    found = imported(torchrun(arguments))
-    assert (found.spec["stack"], found.spec["launcher"]) == ("megatron-deepspeed", "deepspeed")
-    assert "optimizer" not in found.spec["training"]
-
-
-def test_a_spec_lets_stages_recompute_as_the_script_does() -> None:
-    found = imported(DIALECTS["LoongForge: layers and recomputation by stage"][0])
-    assert found.spec["search"] == {"recompute_scope": "stage"}
-    assert found.strategy is not None
-    assert {broken.rule for broken in violations(resolve(parse_spec(found.spec)), found.strategy)} <= {"memory"}
-    assert "search" not in imported(DIALECTS["megatron with arrays"][0]).spec
-
-
-@pytest.mark.parametrize("name", STACKS)
-def test_stack_and_launcher(name: str) -> None:
-    found = imported(DIALECTS[name][0])
-    assert (found.spec["stack"], found.spec.get("launcher")) == STACKS[name]
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from cpsolver.doors.importing.imported import Imported
 from cpsolver.doors.importing.scope import OutOfScopeError
 from cpsolver.inputs.errors import InputError
-from tests.doors.importing.test_import_scripts import imported
 from tests.support.command import in_tmp, run, write  # noqa: F401
+from tests.support.scripts import imported
 
 HEAD = "PYTORCH_CUDA_ALLOC_CONF='expandable_segments:True' NPROC_PER_NODE=8 NNODES=2 \\\n"
 FULL = HEAD + "megatron sft --model Qwen/Qwen3-30B-A3B-Base --packing true --max_length 8192 --output_dir out"
