@@ -116,9 +116,9 @@ def stand_in(problem: Problem, tell: Callable[[str], None]) -> tuple[str, str]:
     batch = problem.spec.training.global_batch_size
     if batch in (90, 91):
         tell("half of it is done")
-        Path("asleep").touch()
         while True:
             try:
+                Path("asleep").touch()  # from here on SIGINT may come
                 time.sleep(60)
             except KeyboardInterrupt:
                 if batch == 90:
