@@ -22,7 +22,8 @@ from cpsolver.search.bounds.coefficients import (
     least_microbatches,
     turns_at_last,
 )
-from cpsolver.search.bounds.quick import NEAR, SAFETY, bisected
+from cpsolver.search.bounds.quick import NEAR, SAFETY
+from cpsolver.search.bounds.sections import bisected
 from cpsolver.search.bounds.stages import ROUNDING, WHOLE, Stages
 
 _AFTER_ROUNDS = 8

@@ -40,7 +40,7 @@ from cpsolver.search.bounds.coefficients import (
     turns_at_last,
 )
 from cpsolver.search.bounds.placement import Placement
-from cpsolver.search.bounds.quick import bisected
+from cpsolver.search.bounds.sections import sectioned, stretched
 from cpsolver.search.bounds.stages import ROUNDING, WHOLE, Stages
 
 _ROUNDS = 22
@@ -48,8 +48,8 @@ _ROUNDS = 22
 nearly as good as the best, where there are many chip types and stages (W6 of benchmarks/workloads.py)."""
 _PLACEMENT_ROUNDS = 9
 """The same where it starts from a good bound."""
-_STRETCHES = (1.03, 1.1, 1.3, 1.6, 2.5, 10.0, 1e4)
-"""From one bottleneck time to the next until one is enough."""
+_STRETCHES = (1.03, 1.13, 1.5, 2.4, 6.0, 60.0, 6e5)
+"""Multiples of a bottleneck time that are tried until one is enough."""
 _WAITING_ROUNDS = 3
 """How often stages are asked what they leave each other of a limit by events: few plans fall later."""
 
@@ -332,15 +332,12 @@ def _smallest_placed(placement: Placement, low: Floats, high: Floats) -> Floats:
     possible = np.isfinite(low)
     low, high = np.where(possible, low, 1.0), np.where(possible, np.maximum(low, high), 1.0)
     short = np.nonzero(~placement.reaches(low))[0]
-    left = short
-    for stretch in _STRETCHES:
-        left = left[low[left] * stretch < high[left]]
-        if not len(left):
-            break
-        further = low[left] * stretch
-        now = placement.take(left).reaches(further)
-        high[left[now]], low[left[~now]] = further[now], further[~now]
-        left = left[~now]
     if len(short):
-        low[short] = bisected(placement.take(short).reaches, low[short], high[short], _PLACEMENT_ROUNDS)
+        below = placement.take(short)
+
+        def enough(at: Ints, bottleneck: Floats) -> Bools:
+            return below.take(at).reaches(bottleneck)
+
+        near = stretched(enough, low[short], high[short], _STRETCHES)
+        low[short] = sectioned(enough, *near, _PLACEMENT_ROUNDS)
     return np.where(possible, low, np.inf)

@@ -20,7 +20,8 @@ from cpsolver.search.bounds.bottleneck import (
 )
 from cpsolver.search.bounds.coefficients import Coefficients
 from cpsolver.search.bounds.placement import MixPlacement
-from cpsolver.search.bounds.quick import SAFETY, bisected
+from cpsolver.search.bounds.quick import SAFETY
+from cpsolver.search.bounds.sections import bisected
 from cpsolver.search.bounds.stages import Stages
 
 _MIX_ROUNDS = 13
@@ -128,7 +129,6 @@ def _placed_mixes(
 def _by_type(table: Coefficients, row: Ints) -> list[Stages]:
     """The stages of each chip type at every place, next to whatever others."""
     distinct, back = np.unique(row, return_inverse=True)
-    distinct = np.repeat(distinct, 2) if len(distinct) == 1 else distinct  # `take` leaves arrays of one row as they are
     shape = len(distinct), int(table.rows.pp[row[0]])
     chips = (np.full(shape, chip, dtype=np.int64) for chip in range(len(table.time.layer)))
     return [table.stages(distinct, of_type, any_neighbours=True).take(back) for of_type in chips]

@@ -26,6 +26,7 @@ from cpsolver.search.bounds.coefficients import (
     least_microbatches,
     weights,
 )
+from cpsolver.search.bounds.sections import bisected
 from cpsolver.search.bounds.stages import ROUNDING, WHOLE
 from cpsolver.search.space import Space, first_of_groups, folded_rows
 
@@ -452,12 +453,3 @@ def _in_whole_chunks(slowest: Floats, chunk: Floats, stages: Ints, chunks: Ints,
     far = NEAR * slowest
     found = bisected(enough, slowest, far, _CHUNK_ROUNDS)
     return np.where(enough(slowest), slowest, np.where(enough(far), found, far))
-
-
-def bisected(enough: Callable[[Floats], Bools], low: Floats, high: Floats, rounds: int) -> Floats:
-    """The largest time known not to be enough after halving the interval so often; `high` is enough."""
-    for _ in range(rounds):
-        middle = 0.5 * (low + high)
-        good = enough(middle)
-        high, low = np.where(good, middle, high), np.where(good, low, middle)
-    return low

@@ -89,13 +89,10 @@ class Stages:
         """How many stages there are."""
         return int(self.fixed.shape[1])
 
-    def stage(self, place: int) -> Stages:
-        """Those at one place of the pipelines: arrays (n, 1)."""
-        return self._each(lambda array: array[..., _column(array, place)])
-
     def take(self, rows: Ints) -> Stages:
-        """Those of some of the rows."""
-        return self._each(lambda array: array[..., rows, :] if array.shape[-2] > 1 else array)
+        """Those of some of the rows, each as often as it is named."""
+        alone = len(self.fixed) == 1
+        return self._each(lambda array: array[..., rows, :] if alone or array.shape[-2] > 1 else array)
 
     def without(self, start: int, end: int) -> Stages:
         """Those of all places but some neighbouring ones."""
@@ -107,15 +104,17 @@ class Stages:
         arrays = {field.name: change(getattr(self, field.name)) for field in fields(self) if field.name != "allowed"}
         return Stages(**arrays, allowed={kind: change(may) for kind, may in self.allowed.items()})
 
-    def at(self, rows: Ints, columns: Ints) -> Stages:
-        """One stage of each of some rows, by their columns: arrays (m, 1), as of `side_by_side`, which has them all; it
-        has no sets of modules, of which there are many."""
+    def one_by_one(self) -> Stages:
+        """All stages as rows of one stage each, (n * pp, 1): row by row, and therein place by place; without their sets
+        of modules, of which there are many."""
+        shape = self.fixed.shape
         arrays = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "allowed"}
         own = {
-            name: np.zeros((0, 1, 1)) if name in NO_SET else array[rows, columns][:, None]
+            name: np.zeros((0, 1, 1)) if name in NO_SET else np.broadcast_to(array, shape).reshape(-1, 1)
             for name, array in arrays.items()
         }
-        return Stages(**own, allowed={kind: may[rows, columns][:, None] for kind, may in self.allowed.items()})
+        allowed = {kind: np.broadcast_to(may, shape).reshape(-1, 1) for kind, may in self.allowed.items()}
+        return Stages(**own, allowed=allowed)
 
     # What a kind of recomputation needs. Of block recomputation, which recomputes some of the layers, nothing and
     # everything recomputed are the two ends.
@@ -260,11 +259,6 @@ def uniform_bytes(in_flight: Floats, full: Floats) -> Floats:
     """
     unit = np.sqrt(np.maximum(1.0, in_flight / full))
     return np.asarray(in_flight / unit + unit * full)
-
-
-def _column(array: Floats | Bools, place: int) -> slice:
-    """Where an array (.., pp) has that place; (.., 1) is the same for all."""
-    return slice(place, place + 1) if array.shape[-1] > 1 else slice(None)
 
 
 def _joined_sets(parts: list[Floats], shape: tuple[int, ...], nothing: float) -> Floats:
