@@ -13,6 +13,7 @@ from cpsolver.cost.shard import Candidates
 from cpsolver.cost.stored import Stored
 from cpsolver.search.bounds.coefficients import Coefficients
 from cpsolver.search.bounds.placement import MixPlacement, Placement
+from cpsolver.search.bounds.stages import Stages
 from cpsolver.search.space import enumerate_rows
 from tests.support.problems import chip_spec, model_spec, problem_of, strategy_of
 from tests.support.tables import all_orders
@@ -74,7 +75,7 @@ def test_a_mix_reaches_as_far_as_the_best_of_its_orders() -> None:
         for mix, orders in by_mix.items():
             at, alone = np.array([row]), [np.full((1, 8), chip) for chip in range(3)]
             by_type = [table.stages(at, each, any_neighbours=True) for each in alone]
-            whole = MixPlacement(table, at, np.array([mix]), by_type)
+            whole = MixPlacement(table, at, np.array([mix]), Stages.side_by_side(by_type))
             parts = [
                 Placement(table, at, order[None], table.stages(at, order[None], any_neighbours=True))
                 for order in orders

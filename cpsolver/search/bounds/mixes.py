@@ -40,8 +40,8 @@ class _Mixes:
     def __init__(self, table: Coefficients, row: Ints, least: Ints, most: Ints) -> None:
         self.by_type, self.layers = _by_type(table, row), layers_of(table, row)
         self.fixed = _fixed_in_any_order(table, row, self.by_type, most > 0)
-        self._together, self._equal = Stages.side_by_side(self.by_type), table.equal[row]
-        self._place, self._least, self._most = np.arange(self._together.pp // most.shape[1]), least, most
+        self.together, self._equal = Stages.side_by_side(self.by_type), table.equal[row]
+        self._place, self._least, self._most = np.arange(self.together.pp // most.shape[1]), least, most
         self._layer = np.array([stages.layer[:, 0] for stages in self.by_type])
         self._exact = (least == most).all(axis=1, keepdims=True)
 
@@ -54,7 +54,7 @@ class _Mixes:
     def _best_places(self, bottleneck: Floats) -> Floats:
         """Layers held by each type's best places, (n, types, pp); -1 beyond the type's count."""
         shape = *self._most.shape, len(self._place)
-        held = self._together.most_layers(bottleneck).reshape(shape)
+        held = self.together.most_layers(bottleneck).reshape(shape)
         return np.where(self._place < self._most[:, :, None], -np.sort(-held, axis=2), -1.0)
 
     def enough(self, bottleneck: Floats) -> Bools:
@@ -123,15 +123,16 @@ def _placed_mixes(
     longest = longest_wanted(table, row, mixes.least_in_all, limit_s, wanted)
     rest = mixes.rest(longest)
     longest = np.minimum(longest, longest_wanted(table, row, rest.total, limit_s, wanted, rest.after))
-    return MixPlacement(table, row, mix, mixes.by_type), longest, rest
+    return MixPlacement(table, row, mix, mixes.together), longest, rest
 
 
 def _by_type(table: Coefficients, row: Ints) -> list[Stages]:
     """The stages of each chip type at every place, next to whatever others."""
     distinct, back = np.unique(row, return_inverse=True)
-    shape = len(distinct), int(table.rows.pp[row[0]])
-    chips = (np.full(shape, chip, dtype=np.int64) for chip in range(len(table.time.layer)))
-    return [table.stages(distinct, of_type, any_neighbours=True).take(back) for of_type in chips]
+    types = range(len(table.time.layer))
+    chips = np.repeat(types, len(distinct))[:, None] + np.zeros(int(table.rows.pp[row[0]]), dtype=np.int64)
+    stages = table.stages(np.tile(distinct, len(types)), chips, any_neighbours=True)
+    return [stages.take(chip * len(distinct) + back) for chip in types]
 
 
 def _fixed_in_any_order(table: Coefficients, row: Ints, by_type: list[Stages], used: Bools) -> Floats:

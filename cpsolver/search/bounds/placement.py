@@ -135,14 +135,15 @@ class MixPlacement:
     place reaches from the furthest of the others: subset by subset, the smaller first.
     """
 
-    def __init__(self, table: Coefficients, row: Ints, mix: Ints, by_type: Sequence[Stages]) -> None:
-        """`by_type`: as `Coefficients.stages` has them of rows with that type everywhere, next to any others."""
-        self._mix, (self._all, self._types), self.pp = mix, mix.shape, by_type[0].pp
+    def __init__(self, table: Coefficients, row: Ints, mix: Ints, stages: Stages) -> None:
+        """`stages`: side by side those that `Coefficients.stages` has of rows with one type everywhere, next to any
+        others."""
+        self._mix, (self._all, self._types) = mix, mix.shape
+        self.pp = stages.pp // self._types
         self._end, self._row = _last_place(table, row), np.arange(len(row))
-        spared = table.states_saving(row)[:, None]
-        stages = Stages.side_by_side([_where_they_stand(stages, spared) for stages in by_type])
         lanes = [_Lanes.of(table, row, chip) for chip in range(self._types)]
-        self._ground = _Ground.of(stages, _Lanes.joined(lanes))
+        stand = _where_they_stand(stages, table.states_saving(row)[:, None])
+        self._ground = _Ground.of(stand, _Lanes.joined(lanes))
 
     def take(self, rows: Ints) -> MixPlacement:
         """That of some of the rows."""
