@@ -1,7 +1,8 @@
 """MindFormers' YAML of a LLaMA-like model as the arguments of Megatron-LM that mean the same.
 
 Read in mindspore-lab/mindformers 009029eb: configs/llama2, mindformers/models/llama (the feed-forward's width),
-mindformers/trainer/base_trainer.py (sequences of a step), docs on `offset` and on recomputation by stage.
+mindformers/trainer/base_trainer.py (sequences of a step), docs on `offset` and on recomputation by stage. Of models
+with LLaMA's configuration and layers of their own: Tele-AI/TeleChat2 cd9287f (research/baichuan, research/baichuan2).
 """
 
 from __future__ import annotations
@@ -21,14 +22,10 @@ _EXCHANGES = {"colossalai_cp": "allgather", "ulysses_cp": "a2a"}
 _HALF = ("bfloat16", "float16")
 _PRECISIONS = {"bfloat16": "bf16", "float16": "fp16"}
 _WHOLE = ("--recompute-granularity", "full", "--recompute-method")
-_FIXED: tuple[str, ...] = (
-    "--swiglu",
-    "--normalization",
-    "RMSNorm",
-    "--position-embedding-type",
-    "rope",
-    "--disable-bias-linear",
-)
+_POSITIONS = dict.fromkeys(("LlamaForCausalLM", "ParallelLlamaForCausalLM", "Baichuan7BV2ForCausalLM"), "rope")
+_POSITIONS |= dict.fromkeys(("Baichuan13BForCausalLM", "Baichuan13BV2ForCausalLM"), "alibi")
+"""Positions by the class of the model, of those whose layers are LLaMA's else."""
+_FIXED: tuple[str, ...] = ("--swiglu", "--normalization", "RMSNorm")
 _FIXED += ("--disable-bias-linear", "--attention-dropout", "0", "--hidden-dropout", "0", "--transformer-impl", "local")
 """What all models of these types have."""
 
@@ -41,8 +38,9 @@ def read_mindformers(name: str, data: dict[str, Any]) -> Reading:
     model = _part(name, data, "model", "model_config")
     parallel = _part(name, data, "parallel_config")
     more = {key: value for part in ("runner_config", "parallel") for key, value in _section(data, part).items()}
-    fields = Fields({**more, **parallel, **model, "micro_batch_interleave_num": data.get("micro_batch_interleave_num")},
-                    name, "mindformers")  # fmt: skip
+    own = {"micro_batch_interleave_num": data.get("micro_batch_interleave_num"),
+           "arch": _section(_section(data, "model"), "arch").get("type")}  # fmt: skip
+    fields = Fields({**more, **parallel, **model, **own}, name, "mindformers")
     fields.refuse()
     if (experts := _section(data, "moe_config").get("expert_num", 1)) != 1:
         fields.trouble("moe_config.expert_num", "experts of MindFormers are not read", experts, "1")
@@ -55,6 +53,7 @@ def read_mindformers(name: str, data: dict[str, Any]) -> Reading:
     recomputed, more_refusals = _recomputation(_section(data, "recompute_config"), degrees["pipeline_stage"])
     tokens = (
         *_FIXED,
+        *as_tokens("position-embedding-type", fields.choice("arch", _POSITIONS, "LlamaForCausalLM")),
         *fields.mapped(),
         *_model(fields),
         *_context(fields, cp),

@@ -1,7 +1,9 @@
 """GPT-NeoX's YAML (and DeepSpeed's fields in it) as the arguments of Megatron-LM that mean the same.
 
 Read in gpt-neox ea7aefd: megatron/neox_arguments (names and defaults), megatron/model/transformer.py (ParallelMLP: what
-becomes of intermediate_size), megatron/model/activations.py (which activations have a gate).
+becomes of intermediate_size), megatron/model/activations.py (which activations have a gate). In version 2 `fp16` has
+a type too (at-aaims/forge 82edb69: train/megatron/neox_arguments/arguments.py). Stability AI's fork, not public,
+names gates and shared heads: Stability-AI/StableLM 93eea08 (configs), and the widths of the models that it published.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ _ACTIVATIONS = {"gelu": "gelu", "geglu": "geglu", "swiglu": "swiglu", "relu": "r
 _NORMS = {"layernorm": "layernorm", "te_layernorm": "layernorm", "rmsnorm": "rmsnorm", "te_rmsnorm": "rmsnorm"}
 _POSITIONS = {"learned": "learned", "rotary": "rope", "alibi": "alibi", "sinusoidal": "none", "none": "none"}
 _OPTIMIZERS = {"adam": "adam", "adamw": "adam", "cpu_adam": "adam", "lion": "lion"}
+_GATED = {"gelu": "geglu", "silu": "swiglu"}
+_GATES = {"gated": True, "regular": False}
+_HEADS = ("multihead", "groupedquery", "multiquery")
 _ATTENTION = {"global": False, "flash": True}
 """Kinds of attention_config, and whether they are a flash kernel."""
 
@@ -31,8 +36,10 @@ def read_neox(name: str, data: dict[str, Any]) -> Reading:
     tokens = [*fields.mapped(), *_batch(fields), *_states(fields), *_attention(fields, layers or 0)]
     if width := _width(fields, bool(model["gated_mlp"])):
         tokens += as_tokens("ffn-hidden-size", width)
-    if fields.has("num_kv_heads"):
-        tokens += ["--group-query-attention", *as_tokens("num-query-groups", fields.number("num_kv_heads"))]
+    fields.choice("attention_head_type", dict.fromkeys(_HEADS), _HEADS[0])
+    groups = fields.number("num_kv_heads", 1 if fields.data.get("attention_head_type") == "multiquery" else None)
+    if groups is not None:
+        tokens += ["--group-query-attention", *as_tokens("num-query-groups", groups)]
     launched = TrainingDevices(None, None)
     nodes, per_node = fields.number("num_nodes", 1, least=-1), fields.number("num_gpus")
     if per_node:
@@ -49,9 +56,10 @@ def _model(fields: Fields) -> dict[str, Any]:
     """Norms, biases, activation, positions and head, as fields of an architecture."""
     activation = fields.choice("activation", _ACTIVATIONS, "gelu")
     attention, feed_forward = fields.flag("use_bias_in_attn_linear", True), fields.flag("use_bias_in_mlp", True)
+    gated = fields.choice("mlp_type", _GATES, "regular") or activation in ("swiglu", "geglu")
     return {
-        "activation": activation,
-        "gated_mlp": activation in ("swiglu", "geglu"),
+        "activation": _GATED.get(activation, activation) if gated else activation,
+        "gated_mlp": gated,
         "norm": fields.choice("norm", _NORMS, "layernorm"),
         "position": fields.choice("pos_emb", _POSITIONS, "learned"),
         "tied_embeddings": not fields.flag("no_weight_tying"),
@@ -70,6 +78,8 @@ def _width(fields: Fields, gated: bool) -> int | None:
     if width is None:
         width = int(fields.real("expansion_factor", 4.0) * hidden)
     inner = int(width * 2 / 3) // 2 if gated else width
+    if fields.data.get("mlp_type") == "gated":  # StableLM 2 12B: 13824 of a width of 5120, in multiples of 256
+        inner = width if fields.has("intermediate_size") else int(width * 2 / 3)
     return multiple * -(-inner // multiple)
 
 
@@ -88,6 +98,8 @@ def _states(fields: Fields) -> list[str]:
     """Precision, ZeRO stage, optimizer and recomputation."""
     kind = (fields.text("precision") or "").lower()
     half = {"bfloat16": "bf16", "bf16": "bf16", "fp16": "fp16", "half": "fp16"}.get(kind)
+    if half is None and fields.section("fp16").get("type") == "bfloat16":
+        half = "bf16"
     for name in ("fp16", "bf16"):
         section = fields.section(name)
         half = name if section.get("enabled", section.get(name, False)) and half is None else half

@@ -105,6 +105,11 @@ def _text(value: Any, field: str, name: str) -> str:
     return value if value.endswith((".yaml", ".yml")) else f"{value}.yaml"
 
 
+_EXTENDED = {"includes": -1, "bases": -1, "extends": 1}
+"""How a preset names others, of which the last counts (1) or the first; until 2025 by the two names before `extends`
+(AMD-AIG-AIMA/Primus 2d42400: primus/core/utils/yaml_utils.py)."""
+
+
 class _Presets:
     """The presets of a checkout, each read once; `taken`: as `_known`, `name`: the experiment's."""
 
@@ -121,10 +126,10 @@ class _Presets:
             return known
         self._read[path] = None
         data: dict[str, Any] = _known(load_yaml(path).data, self._taken)
-        extended = data.pop("extends", None) or []
         found: dict[str, Any] = {}
-        for each in extended if isinstance(extended, list) else [extended]:
-            found = _merged(found, self.settings(preset.parent / str(each)))
+        for extended, step in [(data.pop(name, None) or [], step) for name, step in _EXTENDED.items()]:
+            for each in (extended if isinstance(extended, list) else [extended])[::step]:
+                found = _merged(found, self.settings(preset.parent / str(each)))
         self._read[path] = found = _merged(found, data)
         return found
 

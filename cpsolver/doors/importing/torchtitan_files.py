@@ -1,7 +1,8 @@
 """torchtitan's TOML (releases 0.1 and 0.2) as the arguments of Megatron-LM that mean the same.
 
 Read in torchtitan 038d5fd1 (models/llama3/train_configs) and 0.2.2: config/job_config.py (names, defaults), train.py
-(sequences of a step), distributed/pipeline_parallel.py (microbatches, chunks). Models are those that the export knows.
+(sequences of a step), distributed/pipeline_parallel.py (microbatches, chunks, layers by stage). Names before 0.1, as in
+TrustLLMeu/torchtitan 82f7387: config_manager.py, parallelisms/pipelining_utils.py. Models are those of the export.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
 from cpsolver.doors.export.torchtitan import KNOWN
 from cpsolver.doors.importing.catalogue_match import size_arguments
+from cpsolver.doors.importing.command import TrainingDevices
 from cpsolver.doors.importing.framework import FrameworkGuess
-from cpsolver.doors.importing.reading import Fields, Reading, as_tokens
+from cpsolver.doors.importing.reading import NO_DEVICES, Fields, Reading, as_tokens, table
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.inputs.language import later, say
 from models_zoo import load_architecture
@@ -22,9 +25,19 @@ from models_zoo.schema import DESCRIPTIVE_FIELDS
 
 _FRAMEWORK = FrameworkGuess("torchtitan-2025", "torchtitan", later("a configuration of torchtitan"))
 _FLAVORS = {(model, flavor.lower()): name for name, (model, _, flavor) in KNOWN.items()}
-_SECTIONS = ("model", "training", "parallelism", "activation_checkpoint", "optimizer", "float8")
+_MICROBATCHES, _EACH = "experimental.pipeline_parallel_microbatches", "parallelism.pipeline_parallel_microbatch_size"
+_STAGES = "parallelism.pipeline_parallel"
+_PARTS = ("module_fqns_per_model_part", "pipeline_parallel_split_points", "pipeline_parallel_layers_per_stage")
+_SHARED_OUT = later("layers are shared out over the stages as torchtitan 0.2 does; releases before share them evenly")
 _POLICIES = ("default", "always", "never")
-_OPTIMIZERS = {"AdamW": "adam", "Adam": "adam"}
+_USUAL = {
+    "optimizer.name": ("AdamW", ("AdamW", "Adam")),
+    "model.norm_type": ("rmsnorm", ("rmsnorm", "fused_rmsnorm", "compiled_rmsnorm")),
+    "training.dtype": ("float32", ("float32",)),
+    "training.mixed_precision_param": ("bfloat16", ("bfloat16",)),
+    "training.mixed_precision_reduce": ("float32", ("float32",)),
+}
+"""Fields with the default and the values that the stack is of: another norm or precision is no plan's."""
 
 
 def toml(text: str, file: str) -> dict[str, Any]:
@@ -41,19 +54,21 @@ def toml(text: str, file: str) -> dict[str, Any]:
 def read_torchtitan(name: str, data: dict[str, Any]) -> Reading:
     """A job's file; what it converts to 8 bits, or sends to the host, is refused."""
     flat: dict[str, Any] = {}
-    for section in _SECTIONS:
-        part = data.get(section, {})
+    for section, part in data.items():
         if not isinstance(part, dict):
             raise InputError(Trouble(section, "must hold fields", part, file=name, path=(section,)))
         flat |= {f"{section}.{key}": value for key, value in part.items()}
+    flat, older = _newer(flat)
     fields = Fields(flat, name, "torchtitan")
     fields.refuse()
     model, refusals = _model(fields), []
+    layers, notes = _layers(fields, model.get("layers", 0))
     tokens = [token for argument, value in size_arguments(model).items() for token in as_tokens(argument, value)]
-    tokens += [*fields.mapped(), *_batch(fields), *_shards(fields), "--bf16", "--use-flash-attn"]
+    tokens += [*fields.mapped(), *_batch(fields, older), *_shards(fields), *layers, "--bf16", "--use-flash-attn"]
     tokens += ["--attention-dropout", "0", "--hidden-dropout", "0"]
     tokens += ["--sequence-parallel"] if (fields.number("parallelism.tensor_parallel_degree", 1) or 1) > 1 else []
-    fields.choice("optimizer.name", _OPTIMIZERS, "AdamW")
+    for field, (default, choices) in _USUAL.items():
+        fields.choice(field, dict.fromkeys(choices), default)
     recomputed = fields.text("activation_checkpoint.mode", "selective")
     option = fields.data.get("activation_checkpoint.selective_ac_option", "2")
     if recomputed == "full":
@@ -69,9 +84,26 @@ def read_torchtitan(name: str, data: dict[str, Any]) -> Reading:
             )
         )
     refusals += _schedule(fields)
+    launched = _devices(fields)
     fields.close()
     kind = later("configuration of torchtitan")
-    return Reading(kind, tuple(tokens), _FRAMEWORK, model=model, refusals=tuple(refusals), unread=fields.unread())
+    return Reading(
+        kind,
+        tuple(tokens),
+        _FRAMEWORK,
+        launched,
+        model=model,
+        refusals=tuple(refusals),
+        notes=notes,
+        unread=fields.unread(),
+    )
+
+
+def _newer(flat: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """The fields under their names of release 0.1, and whether one had the name that it had before."""
+    names = {name: new for name, new in table("torchtitan")["older"].items() if name in flat}
+    found = {name: value for name, value in flat.items() if name not in names}
+    return {**{new: flat[name] for name, new in names.items()}, **found}, bool(names)
 
 
 def _model(fields: Fields) -> dict[str, Any]:
@@ -85,13 +117,19 @@ def _model(fields: Fields) -> dict[str, Any]:
     return load_architecture(name).model_dump(exclude_none=True, exclude=excluded)
 
 
-def _batch(fields: Fields) -> Iterator[str]:
-    """Sequences of a microbatch and of a step: under a pipeline a replica's batch is all its microbatches."""
+def _batch(fields: Fields, older: bool) -> Iterator[str]:
+    """Sequences of a microbatch and of a step: under a pipeline a replica's batch is all its microbatches, of which the
+    configuration says how large they are, and before release 0.1 how many."""
     local = fields.number("training.local_batch_size", 8) or 8
     whole = fields.number("training.global_batch_size", -1, least=-1) or -1
-    mbs = local
-    if (fields.number("parallelism.pipeline_parallel_degree", 1) or 1) > 1:
-        mbs = fields.number("parallelism.pipeline_parallel_microbatch_size", 1) or 1
+    mbs, stages = local, fields.number("parallelism.pipeline_parallel_degree", 1) or 1
+    count = fields.number(_MICROBATCHES, stages) or stages
+    if stages > 1 and (older or fields.has(_MICROBATCHES)):
+        mbs = max(1, local // count)
+        if local % count:
+            fields.trouble(_MICROBATCHES, say("{number} does not divide the batch", number=count), local)
+    elif stages > 1:
+        mbs = fields.number(_EACH, 1) or 1
     yield from as_tokens("micro-batch-size", mbs)
     if whole > 0:
         yield from as_tokens("global-batch-size", whole)
@@ -116,13 +154,36 @@ def _shards(fields: Fields) -> Iterator[str]:
     yield from as_tokens("num-distributed-optimizer-instances", replicas if replicas > 1 else None)
 
 
+def _devices(fields: Fields) -> TrainingDevices:
+    """The product of the degrees, where none is left to the number of devices (experts are spread over replicas)."""
+    shards = fields.number("parallelism.data_parallel_shard_degree", -1, least=-1) or -1
+    others = ("data_parallel_replicate", "tensor_parallel", "pipeline_parallel", "context_parallel")
+    degrees = [fields.number(f"parallelism.{name}_degree", 1) or 1 for name in others]
+    return TrainingDevices(shards * prod(degrees), None) if shards > 0 else NO_DEVICES
+
+
+def _layers(fields: Fields, layers: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Layers of every stage as 0.2 shares them out, the embedding and the head each counted as so many layers."""
+    stages = fields.number("parallelism.pipeline_parallel_degree", 1) or 1
+    ends = [fields.number(f"parallelism.pipeline_parallel_{end}_stage_less_layers", 1, 0) for end in ("first", "last")]
+    counted = [1 if end is None else end for end in ends]
+    if stages < 2 or not layers or any(fields.has(f"parallelism.{name}") for name in _PARTS):
+        return (), ()
+    each, more = divmod(layers + sum(counted), stages)
+    if each < max(1, *counted):
+        fields.trouble(f"{_STAGES}_degree", say("more stages than its layers allow: {layers}", layers=layers), stages)
+        return (), ()
+    shares = [each + (stage < more) for stage in range(stages)]
+    shares[0], shares[-1] = shares[0] - counted[0], shares[-1] - counted[1]
+    return as_tokens("num-layer-list", ",".join(map(str, shares))), (_SHARED_OUT,)
+
+
 def _schedule(fields: Fields) -> Iterator[str]:
     """Why no plan says the pipeline's schedule or its parts."""
     schedule = fields.text("parallelism.pipeline_parallel_schedule", "1F1B")
     piped = (fields.number("parallelism.pipeline_parallel_degree", 1) or 1) > 1
     if piped and schedule != "1F1B":
         yield say("parallelism.pipeline_parallel_schedule {schedule}: its parts are not read", schedule=schedule)
-    parts = ("module_fqns_per_model_part", "pipeline_parallel_split_points", "pipeline_parallel_layers_per_stage")
-    for name in parts:
+    for name in _PARTS:
         if fields.has(f"parallelism.{name}") and piped:
             yield say("parallelism.{name}: layers by stage are not read", name=name)

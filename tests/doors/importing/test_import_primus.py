@@ -288,3 +288,14 @@ def test_the_report_says_why_there_is_no_plan(tmp_path: Path) -> None:
     path = experiment(tmp_path, "recompute_layer_ids: [0, 1]")
     text = import_report(import_source(str(path), ImportOptions("mi300x", 16)), None, None)
     assert "none that can be written down: recompute_layer_ids" in text
+
+
+def test_presets_of_2025_name_others_by_bases_and_includes(tmp_path: Path) -> None:
+    """Of several includes the first counts (AMD-AIG-AIMA/Primus 2d42400: primus/core/utils/yaml_utils.py)."""
+    path = experiment(tmp_path, model=MODEL.replace("extends", "bases"))
+    folder = tmp_path / "primus" / "configs" / "modules" / "megatron"
+    (folder / "other.yaml").write_text("tensor_model_parallel_size: 4\nmanual_gc: true\n")
+    (folder / "trainer.yaml").write_text(TRAINER.replace("extends: [base.yaml]", "includes: [base.yaml, other.yaml]"))
+    found = import_source(str(path), ImportOptions("mi300x", 16))
+    assert found.strategy is not None
+    assert (found.model.norm, found.strategy.tp, found.strategy.distributed_optimizer) == ("rmsnorm", 1, True)
