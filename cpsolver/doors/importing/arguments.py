@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -198,7 +198,7 @@ class Arguments:
 
     def suspect(self) -> list[str]:
         """Of these the ones whose names say that they may change the plan."""
-        return [written for written in self.unread() if _MATTERS.search(written) and not _is_harmless(written[2:])]
+        return [written for written in by_name(self.unread()) if not _is_harmless(written[2:])]
 
     def unused(self) -> tuple[str, ...]:
         """Arguments that the frameworks know, that the import does not read, and that are not harmless."""
@@ -210,6 +210,11 @@ class Arguments:
 _MATTERS = re.compile(
     "parallel|optimizer|recompute|offload|overlap|shard|pipeline|expert|moe|fp8|fp4|quant|lora|interleav|schedule|freeze"
 )
+
+
+def by_name(names: Iterable[str]) -> list[str]:
+    """Of arguments or fields those whose names say that they may change the plan."""
+    return [name for name in names if _MATTERS.search(name)]
 
 
 def _misspells(written: str, name: str) -> bool:

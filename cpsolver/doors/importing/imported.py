@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cpsolver.doors.importing.accepted import accepted
-from cpsolver.doors.importing.arguments import Arguments
+from cpsolver.doors.importing.arguments import Arguments, by_name
 from cpsolver.doors.importing.bridge_recipes import is_recipe, read_recipe
 from cpsolver.doors.importing.catalogue_match import match_model
 from cpsolver.doors.importing.chips import asked_of_slurm, chips_of, listed_beside
@@ -278,7 +278,7 @@ def _imported(name: str, said: _Training, options: ImportOptions) -> Imported:
         *([] if options.stack else overlap_notes(arguments, framework)),
     ]
     notes = [*said.before, *(reading.notes if reading else ()), *notes, *plan.notes, *said.after()]
-    if suspect := arguments.suspect():
+    if suspect := [*arguments.suspect(), *by_name(reading.unread if reading else ())]:
         warned = later("{names}: not known here, and may change the plan by the name: the plan is without")
         notes.append(say(warned, names=" ".join(dict.fromkeys(suspect))))
     unused = (*arguments.unused(), *(reading.unread if reading else ()))

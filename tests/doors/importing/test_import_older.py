@@ -187,3 +187,10 @@ def test_mindformers_has_models_with_llamas_configuration(tmp_path: Path, kind: 
     assert (found.model.position, found.model.ffn) == (position, 13696)
     other = MINDFORMERS.replace("LlamaForCausalLM", "CogVLM2ForCausalLM")
     assert troubles(tmp_path, other, chip="ascend_910b") == ["arch"]
+
+
+def test_a_field_whose_name_may_change_the_plan_is_told(tmp_path: Path) -> None:
+    found = read(tmp_path, TITAN + "[parallelism]\nsome_parallel_degree = 2\n[compile]\nenable = true\n", "a.toml")
+    told = "parallelism.some_parallel_degree: not known here, and may change the plan by the name"
+    assert [note for note in found.notes if note.startswith(told)]
+    assert found.unused == ("parallelism.some_parallel_degree", "compile.enable")
