@@ -87,14 +87,14 @@ def read_script(text: str, file: str | None, given: dict[str, str], arguments: S
 def read_text_commands(script: Script, text: str, line: int) -> list[ScriptCommand]:
     """The commands of a text that a command of the script hands to another shell, in the script's variables."""
     inner = Script(script.variables)
-    saved, substitute = script.variables.saved(), script.variables.substitute
+    saved, asked = script.variables.saved(), (script.variables.substitute, script.variables.certain)
     try:
         _ScriptReader(inner, None).script_text(text, line)
     except InputError:
         return []  # a text of another kind
     finally:
         script.variables.restore(saved)
-        script.variables.substitute = substitute
+        script.variables.substitute, script.variables.certain = asked
     return inner.commands
 
 
@@ -121,7 +121,7 @@ class _ScriptReader(SimpleCommands):
     def __init__(self, script: Script, file: str | None) -> None:
         super().__init__(script, file)
         self.called: set[str] = set()
-        self.variables.substitute = self._substituted
+        self.variables.substitute, self.variables.certain = self._substituted, lambda: self.certain
 
     def script_text(self, text: str, line: int = 1) -> None:
         """Read a whole text; functions that nothing calls are looked through for commands."""

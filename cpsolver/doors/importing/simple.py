@@ -304,9 +304,7 @@ class SimpleCommands:
                 word.line, say("{name} may come from the script's arguments; its value before is taken", name=name)
             )
         else:
-            self.unclear(
-                name, word.line, say("is set in a conditional, which is not followed (to {shown!r} there)", shown=shown)
-            )
+            self.variables.set(name, self.variables.set_maybe(name, word.line, value))
 
     def unclear(self, name: str, line: int, reason: str) -> None:
         """Make a variable's value unclear."""

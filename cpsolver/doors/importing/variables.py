@@ -76,6 +76,8 @@ class ShellVariables:
     """Names of associative arrays, which are not followed."""
     substitute: Callable[[str, int], str | None] | None = None
     """What a command prints; None: not known."""
+    certain: Callable[[], bool] = lambda: True
+    """Whether the command at hand runs in any case."""
     _places: dict[UnclearValue, int] = field(default_factory=dict)
     """Of the unclear values, in the order in which they came."""
     _spent: int = 0
@@ -90,6 +92,12 @@ class ShellVariables:
             self._places[value] = len(self.unclear)
             self.unclear.append(value)
         return str(self._places[value]).join(MARKS)
+
+    def set_maybe(self, name: str, line: int, value: str) -> str:
+        """The mark of a variable that is set to that value where it is not known whether the command runs."""
+        shown = self.shown(value)
+        told = say("is set in a conditional, which is not followed (to {shown!r} there)", shown=shown)
+        return self.mark(name, line, told)
 
     def spend(self, text: str, line: int) -> None:
         """Count a text that is to be read; raises InputError where it was too much in all."""
@@ -368,11 +376,11 @@ class ShellVariables:
         if kind == "?":
             return self._missing(name, line)
         sets, told = kind == "=" and not name.isdigit(), kind != "+" and values is None and name not in self.defaults
-        default = self._inner(operand, line) if sets or told or quoted else ""
-        if told:
+        default, maybe = self._inner(operand, line) if sets or told or quoted else "", sets and not self.certain()
+        if told and not maybe:
             self.defaults.setdefault(name, default)
         if sets:
-            self.set(name, default)
+            self.set(name, self.set_maybe(name, line, default) if maybe else default)
         if sets or quoted:
             return default
         return _Fields(self.fields(Lexer(operand, None, line).operand(), operand=True))

@@ -151,6 +151,7 @@ def test_arithmetic_that_is_not_followed_says_so(text: str) -> None:
             "A is set in a conditional, which is not followed (to '2' there)",
         ),
         ("A=1\ntest -d x && A=2\nshow $A", "A is set in a conditional"),
+        ('if [ $N -le 4 ]; then\n  : "${A:=4}"\nelse\n  : "${A:=8}"\nfi\nshow $A', "A is set in a conditional"),
         ("for A in 1 $(ls); do true; done\nshow $A", "A is the variable of a loop (line 1)"),
         ("case $(uname) in\n  a) A=1 ;;\nesac\nshow $A", "A is set in a conditional"),
         ("A=1\n((B = A++ + 1))\nshow $A", "A is changed by arithmetic that is not followed (line 2)"),
