@@ -156,7 +156,8 @@ def _of_scripts() -> Iterator[Found]:
 
 def _of_help() -> Iterator[Found]:
     """What --help says of the program and of each command."""
-    ctx = Context(main_command)
+    # With the program's settings: a command keeps the help option that it is first asked for.
+    ctx = Context(main_command, **main_command.context_settings)
     yield from ((text, None, COMMAND_LINE / "main.py") for text in texts(main_command, ctx))
     for name, (module, line) in COMMANDS.items():
         command = main_command.get_command(ctx, name)

@@ -6,22 +6,8 @@ import json
 from typing import Any
 
 from tests.net.case import Case, example
+from tests.support.scripts import GPT, LLAMA, MOE, STEP
 
-LLAMA = (
-    "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 11008 --num-attention-heads 32 --swiglu "
-    "--normalization RMSNorm --position-embedding-type rope --disable-bias-linear "
-    "--untie-embeddings-and-output-weights --attention-dropout 0 --hidden-dropout 0 --vocab-size 32000 "
-    "--max-position-embeddings 4096 "
-)
-MOE = (
-    LLAMA.replace("11008", "14336")
-    + "--group-query-attention --num-query-groups 8 --num-experts 8 --moe-router-topk 2 "
-)
-GPT = (
-    "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --vocab-size 50257 --seq-length 1024 "
-    "--max-position-embeddings 1024 --micro-batch-size 2 --fp16 "
-)
-STEP = "--seq-length 4096 --micro-batch-size 1 --global-batch-size 64 --bf16 "
 RUN = f"torchrun --nproc_per_node 8 --nnodes=1 pretrain_gpt.py {LLAMA} {STEP}"
 SCRIPTS: dict[str, str] = {
     "arrays": f"N=2\nA=({LLAMA})\nB=({STEP} --tensor-model-parallel-size 4 --sequence-parallel)\n"
