@@ -25,6 +25,8 @@ from models_zoo.schema import DESCRIPTIVE_FIELDS
 
 _FRAMEWORK = FrameworkGuess("torchtitan-2025", "torchtitan", later("a configuration of torchtitan"))
 _FLAVORS = {(model, flavor.lower()): name for name, (model, _, flavor) in KNOWN.items()}
+_SECTIONS = ("model", "training", "parallelism", "activation_checkpoint", "optimizer", "float8", "experimental")
+"""Those that fields are read of."""
 _MICROBATCHES, _EACH = "experimental.pipeline_parallel_microbatches", "parallelism.pipeline_parallel_microbatch_size"
 _STAGES = "parallelism.pipeline_parallel"
 _PARTS = ("module_fqns_per_model_part", "pipeline_parallel_split_points", "pipeline_parallel_layers_per_stage")
@@ -55,9 +57,12 @@ def read_torchtitan(name: str, data: dict[str, Any]) -> Reading:
     """A job's file; what it converts to 8 bits, or sends to the host, is refused."""
     flat: dict[str, Any] = {}
     for section, part in data.items():
-        if not isinstance(part, dict):
+        if isinstance(part, dict):
+            flat |= {f"{section}.{key}": value for key, value in part.items()}
+        elif section in _SECTIONS:
             raise InputError(Trouble(section, "must hold fields", part, file=name, path=(section,)))
-        flat |= {f"{section}.{key}": value for key, value in part.items()}
+        else:
+            flat[section] = part
     flat, older = _newer(flat)
     fields = Fields(flat, name, "torchtitan")
     fields.refuse()

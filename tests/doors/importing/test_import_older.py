@@ -194,3 +194,8 @@ def test_a_field_whose_name_may_change_the_plan_is_told(tmp_path: Path) -> None:
     told = "parallelism.some_parallel_degree: not known here, and may change the plan by the name"
     assert [note for note in found.notes if note.startswith(told)]
     assert found.unused == ("parallelism.some_parallel_degree", "compile.enable")
+
+
+def test_a_field_of_no_section_is_named_and_a_section_holds_fields(tmp_path: Path) -> None:
+    assert read(tmp_path, 'title = "x"\n' + TITAN, "a.toml").unused == ("title",)
+    assert troubles(tmp_path, "optimizer = 3\n" + NEWER, "a.toml", num_gpus=8) == ["optimizer"]
