@@ -18,7 +18,7 @@ from cpsolver.search.arrangements import arrangements, next_counts
 from cpsolver.search.bounds.bottleneck import ByEvents, has_many_orders, several_kinds
 from cpsolver.search.bounds.bounds import plan_bound
 from cpsolver.search.bounds.coefficients import Coefficients
-from cpsolver.search.bounds.mixes import may_reach, mix_bound, placed_bound
+from cpsolver.search.bounds.mixes import beginnings, mix_bound, placed_bound
 from cpsolver.search.bounds.quick import quick_bound
 from cpsolver.search.filters import may_mix
 from cpsolver.search.frontier import Limits, Node
@@ -79,8 +79,8 @@ def opened(nodes: Iterable[Node], limits: Limits) -> Opened:
         decided = iter([way for way, orders in zip(ways, last, strict=True) if not orders])
         while some := list(islice(decided, _AT_ONCE)):
             found.children += _bounded(some, limits)
-        whole = _of_use([way for way, orders in zip(ways, last, strict=True) if orders], limits)
-        plans = ((way, order) for way in whole for order in choices.orders(way))
+        whole = [way for way, orders in zip(ways, last, strict=True) if orders]
+        plans = _in_order(whole, [choices.orders(way) for way in whole], limits)
         while pairs := list(islice(plans, _AT_ONCE)):
             found.orders += len(pairs)
             found.children += _plans(pairs, limits)
@@ -206,14 +206,15 @@ class _Beaten:
         return cls(table, row, mix, rates, scores, objective.latest_limits_s(scores, rates), wanted)
 
 
-def _of_use(ways: list[_Way], limits: Limits) -> list[_Way]:
-    """Whole mixes of which some order of the types may beat its limit, as far as `may_reach` tells at a glance."""
+def _in_order(ways: list[_Way], orders: list[Ints], limits: Limits) -> Iterator[tuple[_Way, Ints]]:
+    """Whole mixes with each of their orders of the types that may beat its limit, as far as that is seen at a glance."""
     problem = ways[0].node.branch.problem if ways else None
-    if problem is None or not (problem.mixed and several_kinds(problem)):
-        return ways
-    asked = _Beaten.of(ways, limits)
-    may = may_reach(asked.table, asked.row, asked.mix, asked.seconds, asked.wanted)
-    return [ways[index] for index in np.nonzero(may)[0].tolist()]
+    if problem is not None and problem.mixed and several_kinds(problem):
+        asked = _Beaten.of(ways, limits)
+        may = beginnings(asked.table, asked.row, asked.mix, asked.seconds, asked.wanted)
+        first = [np.bitwise_or.accumulate(1 << each, axis=1) for each in orders]
+        orders = [each[own[types].all(axis=1)] for each, own, types in zip(orders, may, first, strict=True)]
+    yield from ((way, order) for way, of_way in zip(ways, orders, strict=True) for order in of_way)
 
 
 def _plans(pairs: list[tuple[_Way, Ints]], limits: Limits) -> Iterator[Child]:

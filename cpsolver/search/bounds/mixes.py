@@ -94,16 +94,17 @@ def mix_bound(table: Coefficients, row: Ints, least: Ints, most: Ints, wanted: B
     return by_formula if wanted is None else wanted.lifted(by_formula, by_events)
 
 
-def may_reach(table: Coefficients, row: Ints, mix: Ints, limit_s: Floats, wanted: ByEvents | None = None) -> Bools:
-    """Whether `plan_bound` may be below its limits for any order of rows' chip types, each serving so many stages as
-    `mix` has, (n, types), where layers are of several kinds; limits as there.
+def beginnings(table: Coefficients, row: Ints, mix: Ints, limit_s: Floats, wanted: ByEvents | None = None) -> Bools:
+    """Which chip types may stand first in orders whose `plan_bound` may be below its limits, each type serving so many
+    stages as `mix` has, (n, types), where layers are of several kinds: (n, numbers whose bits are types). An order of
+    which a beginning may not is of no use. Limits as there.
     """
     placement, longest, _ = _placed_mixes(table, row, mix, limit_s, wanted)
-    return placement.reaches(longest)
+    return placement.beginnings(longest)
 
 
 def placed_bound(table: Coefficients, row: Ints, mix: Ints, limit_s: Floats, wanted: ByEvents | None = None) -> Floats:
-    """`may_reach` as a bound: a time that no plan takes where none is below its limits."""
+    """A bound for any order of the types of such mixes: a time that no plan takes where none is below its limits."""
     placement, longest, rest = _placed_mixes(table, row, mix, limit_s, wanted)
     bound = np.full(len(row), NO_USE)
     left = np.nonzero(placement.reaches(longest))[0]

@@ -124,7 +124,7 @@ class Placement:
         """The same pipelines from their end to their beginning."""
         part = copy(self)
         part._lane, part._spot = self._lane[:, ::-1], self._spot[:, ::-1]
-        part._ground = replace(self._ground, lanes=self._ground.lanes.backward())
+        part._ground = self._ground.backward()
         return part
 
 
@@ -143,7 +143,7 @@ class MixPlacement:
         self._end, self._row = _last_place(table, row), np.arange(len(row))
         lanes = [_Lanes.of(table, row, chip) for chip in range(self._types)]
         stand = _where_they_stand(stages, table.states_saving(row)[:, None])
-        self._ground = _Ground.of(stand, _Lanes.joined(lanes))
+        self._ground, self._from_end = _Ground.of(stand, _Lanes.joined(lanes)), False
 
     def take(self, rows: Ints) -> MixPlacement:
         """That of some of the rows."""
@@ -153,6 +153,29 @@ class MixPlacement:
 
     def reaches(self, bottleneck: Floats) -> Bools:
         """Whether they hold the whole model in some order when no stage takes longer than that: (n,)."""
+        return np.asarray(self._reached(bottleneck)[np.arange(len(self._mix)), self._used] == self._end)
+
+    def beginnings(self, bottleneck: Floats) -> Bools:
+        """Which chip types, as bits of a number, may stand first in such an order, whatever theirs is, as far as is
+        known of them and of the others behind them: (n, numbers)."""
+        first = self._reached(bottleneck)
+        may = np.zeros(first.shape, dtype=np.bool_)
+        whole = np.nonzero(first[np.arange(len(first)), self._used] == self._end)[0]
+        if len(whole):
+            part, first = self.take(whole), first[whole]
+            from_end = part._backward()._reached(bottleneck[whole])
+            last = np.take_along_axis(from_end, part._used[:, None] & ~np.arange(first.shape[1]), axis=1)
+            may[whole] = (first >= 0) & (last >= 0) & (first + last >= part._end[:, None])
+        return may
+
+    @property
+    def _used(self) -> Ints:
+        """The chip types of each mix, as bits of a number: (n,)."""
+        return np.asarray((self._mix > 0) @ (1 << np.arange(self._types)))
+
+    def _reached(self, bottleneck: Floats) -> Ints:
+        """The furthest that chip types reach that stand first, as bits of a number, -1 where they do not: (n, numbers).
+        """
         subsets, bits = np.arange(1 << self._types), 1 << np.arange(self._types)
         # Every type behind every subset of the others, place by place: where it begins, all that end there have ended.
         row, subset, chip = np.nonzero((self._mix > 0)[:, None] & (subsets[:, None] & bits == 0))
@@ -166,14 +189,21 @@ class MixPlacement:
             at[now] = self._along(place, row[now], chip[now], at[now], bottleneck)
             now = now[end[now] == place + 1]
             np.maximum.at(reached, (row[now], joined[now]), at[now])
-        return np.asarray(reached[np.arange(len(reached)), ((self._mix > 0) * bits).sum(axis=1)] == self._end)
+        return reached
 
     def _along(self, place: int, row: Ints, chip: Ints, at: Ints, bottleneck: Floats) -> Ints:
         """How far stages of chip types at that place of the pipeline reach, -1 where one holds too little: (m,)."""
-        spot, lane = (self._row[row] * self._types + chip) * self.pp + place, chip * self._all + self._row[row]
+        stands = self.pp - 1 - place if self._from_end else place
+        spot, lane = (self._row[row] * self._types + chip) * self.pp + stands, chip * self._all + self._row[row]
         to = self._ground.furthest(spot, lane, at, bottleneck[row])
         to = np.minimum(to, self._end[row] - (self.pp - 1 - place))
         return np.where(to >= at + (place == 0), to, -1)  # see `_Ground.furthest`
+
+    def _backward(self) -> MixPlacement:
+        """The same pipelines from their end to their beginning."""
+        part = copy(self)
+        part._from_end, part._ground = True, self._ground.backward()
+        return part
 
 
 def _last_place(table: Coefficients, row: Ints) -> Ints:
@@ -199,6 +229,10 @@ class _Ground:
     def of(cls, stages: Stages, lanes: _Lanes) -> _Ground:
         """Those of n rows, (n, pp)."""
         return cls(stages.one_by_one(), stages, lanes)
+
+    def backward(self) -> _Ground:
+        """The same from the model's end."""
+        return replace(self, lanes=self.lanes.backward())
 
     def furthest(self, spot: Ints, lane: Ints, at: Ints, bottleneck: Floats) -> Ints:
         """The furthest place that stages reach from `at`, less than that where one has no time or memory at all: (n,).
