@@ -79,33 +79,44 @@ def evaluate(
     )
 
 
+def step_by_formula_s(problem: Problem, strategy: Strategy, times: ChipTimes | None = None) -> float:
+    """`Evaluation.formula_s` alone, which takes a fraction: of equal microbatches; `times` as in `evaluate`."""
+    strategy, problem = folded(strategy), problem.of_size(strategy.devices)
+    seconds = _seconds(problem, strategy, times or chip_times(problem, strategy))
+    work = sum(getattr(seconds, name)[0] for name in PARTS[:5])
+    m, after = strategy.microbatches(problem.batch), (seconds.data_parallel + seconds.optimizer).max()
+    parts = np.array([work, *(getattr(seconds, name)[0] for name in ("forward", "weight_gradients", *_LATER))])
+    parts[1] += seconds.pipeline_p2p[0] / 2
+    form = _step_form(problem, strategy, parts, m)
+    return float(after + (closed_form_s(work, m, strategy.vpp) if form is None else form.step_s(parts)))
+
+
 def slowest_stage(problem: Problem, strategy: Strategy, stages: Sequence[StageEvaluation], microbatches: int) -> int:
     """The stage whose seconds a step's breakdown tells: the slowest, or with most work where microbatches differ."""
     if strategy.both_ways:
         return slowest_stage(problem, folded(strategy), _of_half(stages), microbatches // 2)
     if strategy.dynamic:
         return _slowest_by_size(stages)
-    form = _step_form(problem, strategy, stages, microbatches)
+    form = _step_form(problem, strategy, parts := _step_parts(stages), microbatches)
     if form is not None:
-        return form.slowest(_step_parts(stages))
+        return form.slowest(parts)
     return int(np.argmax([stage.microbatch_s for stage in stages]))
 
 
-def _step_form(
-    problem: Problem, strategy: Strategy, stages: Sequence[StageEvaluation], microbatches: int
-) -> StepForm | None:
-    """What a step takes, where that is not 1F1B's formula: complete, where the schedule is not run event by event."""
+def _step_form(problem: Problem, strategy: Strategy, parts: Floats, microbatches: int) -> StepForm | None:
+    """What a step takes, where that is not 1F1B's formula: complete, where the schedule is not run event by event;
+    `parts` as `_step_parts` has them."""
     sizes = PipelineSizes(strategy.pp, strategy.vpp, microbatches, strategy.expert_overlap)
     form = form_of(problem, SCHEDULES[strategy.schedule], sizes)
     if form is None or runs_events(problem, strategy.schedule):
         return form
-    return form.completed(_step_parts(stages)) or form
+    return form.completed(parts) or form
 
 
 def _step_parts(stages: Sequence[StageEvaluation]) -> Floats:
     """What a `StepForm` asks of the stages; of transfers half goes with forward, half with B."""
-    names = ("microbatch_s", "forward_s", "weight_gradients_s")
-    parts = np.array([[getattr(stage, name) for stage in stages] for name in (*names, *_LATER)])
+    names = ("microbatch_s", *(f"{name}_s" for name in ("forward", "weight_gradients", *_LATER)))
+    parts = np.array([[getattr(stage, name) for stage in stages] for name in names])
     parts[1] += [stage.pipeline_p2p_s / 2 for stage in stages]
     return parts
 
@@ -114,9 +125,9 @@ def _pipeline_s(problem: Problem, strategy: Strategy, stages: list[StageEvaluati
     """The pipeline's seconds by part, as the slowest stage spends them."""
     slowest = stages[slowest_stage(problem, strategy, stages, m)]
     parts = {name: m * getattr(slowest, f"{name}_s") for name in PARTS[:5]}
-    form = _step_form(problem, strategy, stages, m)
+    form = _step_form(problem, strategy, of_stages := _step_parts(stages), m)
     if form is not None:
-        return {**parts, "bubble": max(0.0, form.step_s(_step_parts(stages)) - m * slowest.microbatch_s)}
+        return {**parts, "bubble": max(0.0, form.step_s(of_stages) - m * slowest.microbatch_s)}
     times = np.array([stage.microbatch_s for stage in stages])
     return {**parts, "bubble": closed_form_s(times, m, strategy.vpp) - m * slowest.microbatch_s}
 
@@ -225,7 +236,7 @@ def _both_ways(strategy: Strategy, of_pairs: Sequence[StageEvaluation]) -> list[
 
 
 def _other_way_round(pair: StageEvaluation) -> StageEvaluation:
-    return replace(pair, **{name: -getattr(pair, name) for name in _LATER})
+    return replace(pair, **{f"{name}_s": -getattr(pair, f"{name}_s") for name in _LATER})
 
 
 def _of_half(stages: Sequence[StageEvaluation]) -> list[StageEvaluation]:
@@ -234,8 +245,8 @@ def _of_half(stages: Sequence[StageEvaluation]) -> list[StageEvaluation]:
     return [replace(stage, **{name: 2 * getattr(stage, name) for name in _OF_A_MICROBATCH}) for stage in half]
 
 
-_LATER = ("later_s", "later_forward_s", "later_weight_gradients_s")
-_OF_A_MICROBATCH = (*(f"{name}_s" for name in PARTS[:5]), "forward_s", "weight_gradients_s", *_LATER)
+_LATER = ("later", "later_forward", "later_weight_gradients")
+_OF_A_MICROBATCH = tuple(f"{name}_s" for name in (*PARTS[:5], "forward", "weight_gradients", *_LATER))
 """Seconds of StageEvaluation that count for each microbatch."""
 
 

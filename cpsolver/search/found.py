@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from cpsolver.cost.memory import StageBytes
 from cpsolver.cost.schedules import found_by_events, runs_events
 from cpsolver.cost.stage import ChipTimes
-from cpsolver.evaluation.evaluate import chip_times, evaluate
+from cpsolver.evaluation.evaluate import chip_times, evaluate, step_by_formula_s
 from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.evaluation.timeline import least_step_s
 from cpsolver.inputs.errors import InternalError
@@ -72,6 +72,12 @@ class Predictions:
         told = evaluate(problem, strategy, known, by_formula, self._times_of(problem, strategy))
         self._memory[strategy] = [stage.memory for stage in told.stages]
         return told
+
+    def formula_s(self, problem: Problem, strategy: Strategy) -> float:
+        """`Evaluation.formula_s` alone."""
+        if strategy.dynamic:
+            return self.of(problem, strategy, by_formula=True).formula_s
+        return step_by_formula_s(problem, strategy, self._times_of(problem, strategy))
 
     def _times_of(self, problem: Problem, strategy: Strategy) -> ChipTimes:
         apart = [dict.fromkeys(of_stages) for of_stages in (strategy.stage_meshes, strategy.stage_chips)]
@@ -154,9 +160,9 @@ def balanced(problem: Problem, strategy: Strategy, told: Predictions | None = No
             return other
         if structure_violations(problem, other):
             continue
-        own_s = told.of(problem, strategy, not by_events).step_time_s if own_s is None else own_s
-        by_formula = told.of(problem, other, by_formula=True)
-        if by_formula.step_time_s > own_s or violations(problem, other, by_formula):
+        if own_s is None:
+            own_s = told.of(problem, strategy).step_time_s if by_events else told.formula_s(problem, strategy)
+        if told.formula_s(problem, other) > own_s or violations(problem, other, told.of(problem, other, True)):
             continue
         # No events take less than the chains of passes: few need be run.
         if not by_events or told.of(problem, other).step_time_s <= own_s:

@@ -207,7 +207,7 @@ class _Beaten:
 
 
 def _in_order(ways: list[_Way], orders: list[Ints], limits: Limits) -> Iterator[tuple[_Way, Ints]]:
-    """Whole mixes with each of their orders of the types that may beat its limit, as far as that is seen at a glance."""
+    """Whole mixes with each order of the types that may beat its limit, as far as that is seen at a glance."""
     problem = ways[0].node.branch.problem if ways else None
     if problem is not None and problem.mixed and several_kinds(problem):
         asked = _Beaten.of(ways, limits)

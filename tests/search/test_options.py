@@ -22,7 +22,8 @@ def table(costs: Costs) -> np.ndarray:
     """The steps of every option with 1 to LAYERS layers: (chip types, options, LAYERS)."""
     layers = np.arange(1, LAYERS + 1)
     recomputed = np.minimum(costs.recomputed[..., None], layers)
-    return costs.layer_steps[..., None] * layers + costs.recompute[..., None] * recomputed + costs.steps[..., None]
+    steps = costs.layer_steps[..., None] * layers + costs.recompute[..., None] * recomputed + costs.steps[..., None]
+    return np.asarray(steps)
 
 
 @pytest.mark.parametrize("seed", range(40))

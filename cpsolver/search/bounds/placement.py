@@ -174,8 +174,7 @@ class MixPlacement:
         return np.asarray((self._mix > 0) @ (1 << np.arange(self._types)))
 
     def _reached(self, bottleneck: Floats) -> Ints:
-        """The furthest that chip types reach that stand first, as bits of a number, -1 where they do not: (n, numbers).
-        """
+        """The furthest that chip types reach that stand first, as bits of a number; -1: they do not: (n, numbers)."""
         subsets, bits = np.arange(1 << self._types), 1 << np.arange(self._types)
         # Every type behind every subset of the others, place by place: where it begins, all that end there have ended.
         row, subset, chip = np.nonzero((self._mix > 0)[:, None] & (subsets[:, None] & bits == 0))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cpsolver.cost import both_ways
 from cpsolver.cost.memory import activation_bytes
@@ -21,6 +23,8 @@ from cpsolver.search.bounds.coefficients import Coefficients, allowed_kinds, mos
 from cpsolver.search.bounds.stages import Stages
 from cpsolver.spec.search import forbidden_for, pinned_for
 
+Lengths: TypeAlias = NDArray[Any]
+"""Times in integer steps, or in seconds."""
 Integers = Callable[[Floats], Ints]
 """Seconds as integer steps (`data.Scale.integers`)."""
 
@@ -101,25 +105,25 @@ class ChipOptions:
 @dataclass(frozen=True)
 class Costs:
     """Steps that options add to a chunk of n layers on the chip types that share them, (chip types, options):
-    layer_steps * n + recompute * min(recomputed, n) + steps.
+    layer_steps * n + recompute * min(recomputed, n) + steps. Or seconds.
     """
 
-    layer_steps: Ints
-    recomputed: Ints
-    steps: Ints
-    recompute: Ints
+    layer_steps: Lengths
+    recomputed: Lengths
+    steps: Lengths
+    recompute: Lengths
 
     @classmethod
     def side_by_side(cls, parts: list[tuple[Costs, list[int]]]) -> Costs:
         """Those of several chip types, of so many options each."""
 
-        def joined(name: str) -> Ints:
+        def joined(name: str) -> Lengths:
             return np.concatenate([getattr(own, name)[:, picks] for own, picks in parts])
 
         recompute = np.concatenate([own.recompute for own, _ in parts])
         return cls(joined("layer_steps"), joined("recomputed"), joined("steps"), recompute)
 
-    def of(self, options: Ints, layers: Ints) -> Ints:
+    def of(self, options: Ints, layers: Ints) -> Lengths:
         """Steps of each option in chunks of its own numbers of layers, (.., numbers): (chip types, ..) of them."""
         each, recomputed, once = (part[:, options, None] for part in (self.layer_steps, self.recomputed, self.steps))
         recompute = self.recompute.reshape(-1, *[1] * layers.ndim)
@@ -192,8 +196,11 @@ def options_by_chip(
     row: PlanRow, integers: Integers, odd: Ints, odd_of: Callable[[int, Ints], OddLayers]
 ) -> dict[int, ChipOptions]:
     """The options worth looking at of every chip type of a plan; `odd` and `odd_of`, of a row: see `data`."""
-    chips = dict.fromkeys(row.chips.tolist())
-    by_chip = {chip: _all_options(row, chip, integers, odd, partial(odd_of, row.row(chip))) for chip in chips}
+    problem, chips = row.table.problem, dict.fromkeys(row.chips.tolist())
+    tied = problem.launcher is not None and (problem.recompute_by_stage or len(chips) > 1)
+    by_chip = {chip: _options(row, chip, integers, odd, partial(odd_of, row.row(chip)), tied) for chip in chips}
+    if not tied:
+        return by_chip
     by_chip = _tied(row, by_chip)
     recompute = integers(row.vpp * row.stages.recompute[0])
     costs = {chip: own.costs(int(recompute[own.places[0]])) for chip, own in by_chip.items()}
@@ -201,28 +208,46 @@ def options_by_chip(
     return {chip: own.take(keep[chip]) for chip, own in by_chip.items()}
 
 
-def _all_options(
-    row: PlanRow, chip: int, integers: Integers, odd: Ints, odd_of: Callable[[Ints], OddLayers]
+def _options(
+    row: PlanRow, chip: int, integers: Integers, odd: Ints, odd_of: Callable[[Ints], OddLayers], every: bool
 ) -> ChipOptions:
+    """Every option of a chip type, or those that no other dominates on it: the same whatever stands at other places."""
     table, places = row.table, tuple(np.nonzero(row.chips == chip)[0].tolist())
     key = (*row.rows[[0, places[0], -1]].tolist(), len(row.chips), chip, places, row.longest)
-    options, modules_s, fits = table.known(key, lambda: _that_fit(row, chip, places, odd, odd_of))
+    known = table.known(key, lambda: _that_fit(row, chip, places, odd, odd_of))
+    if not every:
+        known = table.known((*key, "undominated"), lambda: _alone(row, places[0], *known))
+    options, modules_s, sharding_s, fits = known
     return ChipOptions(
         places=places,
         options=options,
         fits=fits,
         layer_steps=integers(row.vpp * modules_s),
-        steps=integers(_sharding_s(row, chip, options, modules_s)),
+        steps=integers(sharding_s),
         tie=np.full(len(options), FREE),
         beyond_mean=integers(table.beyond_mean(table.time.kind_layer[chip], row.at(chip))[0]),
     )
 
 
+_Fitting: TypeAlias = tuple[tuple[Option, ...], Floats, Floats, Ints]
+"""Options, the seconds that each adds to a layer and for sharding, and `ChipOptions.fits`."""
+
+
+def _alone(
+    row: PlanRow, place: int, options: tuple[Option, ...], layer_s: Floats, once_s: Floats, fits: Ints
+) -> _Fitting:
+    """Those of the options of the chip type that stands there that none before dominates, by their seconds."""
+    recomputed = np.array([option.recomputed for option in options], dtype=np.int64)
+    recompute_s = np.broadcast_to(row.stages.recompute[0], len(row.chips))[place]
+    costs = Costs(row.vpp * layer_s[None], recomputed[None], once_s[None], np.array([[row.vpp * recompute_s]]))
+    keep = _undominated(costs, fits, list(range(len(options))))
+    return tuple(options[index] for index in keep), layer_s[keep], once_s[keep], fits[:, keep]
+
+
 def _that_fit(
     row: PlanRow, chip: int, places: tuple[int, ...], odd: Ints, odd_of: Callable[[Ints], OddLayers]
-) -> tuple[tuple[Option, ...], Floats, Ints]:
-    """All options of a chip type, the seconds that each adds to a layer, and `ChipOptions.fits`: they are the same
-    whatever chips stand at the other places."""
+) -> _Fitting:
+    """All options of a chip type."""
     options = tuple(allowed_options(row, chip))
     modules_s = row.table.modules_s(chip, tuple(option.modules for option in options), row.at(chip))[:, 0]
     possible = np.zeros(int(odd.max()) + 1, dtype=np.bool_)
@@ -232,7 +257,7 @@ def _that_fit(
     numbers = np.flatnonzero(possible)  # no layers one after another have others
     fits = np.zeros((len(places), len(options), len(possible)), dtype=np.int64)
     fits[:, :, numbers] = _fits(row, np.array(places), options, odd_of(numbers))
-    return options, modules_s, fits
+    return options, modules_s, _sharding_s(row, chip, options, modules_s), fits
 
 
 def allowed_options(row: PlanRow, chip: int) -> Iterator[Option]:
@@ -340,8 +365,7 @@ def _of_either_stage(row: PlanRow, places: Ints, option: Option, odd: OddLayers)
 def _tied(row: PlanRow, by_chip: dict[int, ChipOptions]) -> dict[int, ChipOptions]:
     """With the ties that the launcher makes between the stages' options."""
     problem = row.table.problem
-    if problem.launcher is None or not (problem.recompute_by_stage or len(by_chip) > 1):
-        return by_chip
+    assert problem.launcher is not None
     free = differing_kinds(problem.launcher, row.columns)
     shared = {option: tie for tie, option in enumerate(_shared(by_chip), 1)}
 
