@@ -59,7 +59,7 @@ def import_(
 ) -> None:
     """Read SOURCE: a training script of Megatron-LM, DeepSpeed, MindSpeed, LoongForge or ms-swift (or its arguments in
     a file, - for standard input), a recipe of Megatron-Bridge, a configuration file of FlagScale, GPT-NeoX,
-    Megatron-LM, MindFormers, PaddleNLP, Primus or torchtitan, or a Hugging Face config.json. Nothing is run.
+    Megatron-LM, MindFormers, NeMo 1, PaddleNLP, Primus or torchtitan, or a Hugging Face config.json. Nothing is run.
 
     \b
     Example:
