@@ -126,7 +126,7 @@ def read_nemo(name: str, data: dict[str, Any]) -> Reading:
     tokens += (*_recomputation(fields), *_states(fields), *_adapters(fields))
     model, (framework, notes) = _model(fields), _framework(fields)
     launched = _devices(fields)
-    refusals, beside = tuple(_told(fields, "plan")), tuple(_told(fields, "beside"))
+    refusals, beside = tuple(_reasons(fields, "plan")), tuple(_reasons(fields, "beside"))
     hint = " ".join(fields.hint(f"model.tokenizer.{part}") for part in ("type", "model"))
     fields.close()
     notes = (*_differences(fields, model), *notes)
@@ -428,7 +428,7 @@ def _devices(fields: _NemoFields) -> TrainingDevices:
     return TrainingDevices(each * nodes if each and nodes else None, each)
 
 
-def _told(fields: _NemoFields, heading: str) -> Iterator[str]:
+def _reasons(fields: _NemoFields, heading: str) -> Iterator[str]:
     """Why no plan says what fields do, or what the plan does not hold and which way predictions err."""
     weights = "model.cpu_offloading_weights"  # on by default, where anything is sent away
     fields.data[weights] = fields.flag("model.cpu_offloading") and fields.flag(weights, True)
