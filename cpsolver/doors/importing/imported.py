@@ -22,6 +22,7 @@ from cpsolver.doors.importing.framework import FrameworkGuess, guess_framework, 
 from cpsolver.doors.importing.hydra import with_environment
 from cpsolver.doors.importing.megatron_files import model_tokens
 from cpsolver.doors.importing.model import model_fields
+from cpsolver.doors.importing.nemo_recipes import is_nemo_recipe, read_nemo_recipe
 from cpsolver.doors.importing.plan import ImportedPlan, read_plan
 from cpsolver.doors.importing.primus_files import GIVEN
 from cpsolver.doors.importing.reading import Reading
@@ -115,6 +116,8 @@ _VARIABLE = re.compile(r"\$\{(\w+)(:[^{}]*)?\}")
 def _read(name: str, text: str, options: ImportOptions) -> Imported:
     if is_recipe(text):
         return _recipe(name, text, options)
+    if is_nemo_recipe(text):
+        return _file(name, text, options, read_nemo_recipe(name, text, options.arguments or ()))
     if (reader := recognised(text)) is not None:
         return _file(name, text, options, reader(name, _with_given(text, options.given)))
     if text.lstrip().startswith("{"):

@@ -161,7 +161,8 @@ def _differences(fields: _NemoFields, model: Mapping[str, Any]) -> Iterator[str]
         yield say("{names} is not in the plan: {what}", names="model.optim.dtype bf16", what=what)
     parallel = fields.flag("model.mcore_customization_config.parallel_attention")
     if "model.data.train_ds.file_names" in fields.data and not fields.flag("model.data.train_ds.packed_sequence"):
-        yield say("sequences are as long as their data; they are taken as long as model.encoder_seq_length here")
+        told = later("sequences are as long as their data; they are taken as long as {name} here")
+        yield say(told, name="model.encoder_seq_length")
     if parallel and fields.text("model.name") == "megatron_falcon_gpt":  # other layers do not ask for it
         what = say("attention and feed-forward blocks beside each other, with one norm; memory is predicted too high")
         yield say(
