@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -46,6 +46,10 @@ _FORMATS: tuple[tuple[tuple[re.Pattern[str], ...], Reader], ...] = (
     ((_PADDLE, re.compile(r"[\"']model_name_or_path[\"']\s*:")), read_paddle),
     ((_top("trainer"), _top("model"), _NEMO), read_nemo),
     ((_top("training"), re.compile(r"^ +trainer\s*:", re.MULTILINE), _NEMO), read_nemo),
+    (
+        (_top("defaults"), re.compile(r"^ *- *megatron_\w*config\b", re.MULTILINE)),
+        read_nemo,
+    ),  # what others are set over
     ((_top("trainer"), _top("inference", "gpt_model_file", "checkpoint_dir")), read_nemo),
     ((_top("encoder_seq_length"), _top("num_layers")), read_nemo),  # a checkpoint's model_config.yaml
     ((_NEOX,), read_neox),
@@ -56,16 +60,19 @@ _LAUNCHER = (_top("stages"), _top("training_config", "launcher_scripts_path"))
 _DEEPSPEED = ("train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization")
 
 
-def recognised(text: str) -> Callable[[str, str], Reading] | None:
+def recognised(
+    text: str, words: Sequence[str] = (), given: Mapping[str, str] | None = None
+) -> Callable[[str, str], Reading] | None:
     """The reader of the file's format, to be called with its name and its text; None: a script, or a config.json.
 
-    Raises InputError for a file that is known and cannot be imported alone.
+    `words`: of the command line that starts the training, and `given`, variables of the environment: NeMo's files take
+    both as overrides and in interpolations. Raises InputError for a file that is known and cannot be imported alone.
     """
     if text.startswith("#!"):
         return None
     for marks, reader in _FORMATS:
         if all(mark.search(text) for mark in marks):
-            return partial(_read, reader)
+            return partial(_read, partial(read_nemo, words=words, given=given) if reader is read_nemo else reader)
     if all(re.search(rf"^\[{name}\]", text, re.MULTILINE) for name in ("model", "training")):
         return lambda name, content: read_torchtitan(name, toml(content, name))
     return _refused(text)

@@ -7,9 +7,10 @@ and of NVIDIA's MLPerf submissions (mlcommons/training_results_v4.0 6fe9543, gpt
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -26,7 +27,7 @@ _LARGEST = 1e15
 _PATH = re.compile(r"(\.*)([A-Za-z_][\w-]*(?:\.[\w-]+)*)")
 _CALL = re.compile(r"([A-Za-z_][\w.]*)\s*:(.*)", re.DOTALL)
 _ENTRY = re.compile(r"(optional\s+|override\s+)*([^@:\s]+)(?:@([\w.]+))?")
-_ENVIRONMENT = re.compile(r"\$\{oc\.env:\s*(\w+)(?=\s*[,}])")
+_OVERRIDE = re.compile(r"(\+{0,2}|~)([A-Za-z_]\w*(?:\.\w+)+)(?:=(.*))?", re.DOTALL)
 _CONSTANTS: dict[str, Any] = {"true": True, "false": False, "null": None}
 _NUMBERS: dict[str, Callable[..., Any]] = {
     "multiply": lambda one, other: one * other,
@@ -64,10 +65,11 @@ class Interpolations:
     """The values of a configuration. `taken`: defaults of variables of the environment, of the values asked for.
 
     `inside`: the group that the file is part of where another names it, which begins the paths of its interpolations.
+    `given`: what the user says of variables, and of fields that are not in the file.
     """
 
-    def __init__(self, data: Mapping[str, Any], inside: str = "") -> None:
-        self._data, self._inside = data, inside
+    def __init__(self, data: Mapping[str, Any], inside: str = "", given: Mapping[str, str] | None = None) -> None:
+        self._data, self._inside, self._given = data, inside, given or {}
         self.taken: dict[str, str] = {}
         self._steps = 0
 
@@ -108,6 +110,8 @@ class Interpolations:
             path = path[1:]
         for part in path:
             if not isinstance(node, dict) or part not in node:
+                if name in self._given:
+                    return as_value(self._given[name])
                 raise UndecidedError(name)
             node = node[part]
         return self._expanded(node, path[:-1], depth) if is_open(node) else node
@@ -138,7 +142,9 @@ class Interpolations:
         return str(self._expanded(part[1:-1], parent, depth)) if quoted else self._expanded(part, parent, depth)
 
     def _environment(self, given: list[str], parent: tuple[str, ...], depth: int) -> Any:
-        """A variable of the environment, which is its default here."""
+        """A variable of the environment: what the user says, else its default."""
+        if given and given[0] in self._given:
+            return as_value(self._given[given[0]])
         if len(given) != 2:
             raise UndecidedError(given[0] if given else "oc.env")
         name, default = given
@@ -186,21 +192,6 @@ def _closing(text: str, start: int) -> int:
         if depth == 0:
             return place
     raise UndecidedError(text)
-
-
-def with_environment(text: str, given: Mapping[str, str]) -> str:
-    """A file's text with what the user gives in the place of ${oc.env:NAME} and of ${oc.env:NAME,default}."""
-    parts, at = [], 0
-    for found in _ENVIRONMENT.finditer(text):
-        if found.start() < at or found[1] not in given:
-            continue
-        try:
-            end = _closing(text, found.end())
-        except UndecidedError:
-            continue
-        parts += [text[at : found.start()], given[found[1]]]
-        at = end + 1
-    return "".join(parts) + text[at:]
 
 
 def _arguments(text: str) -> Iterator[str]:
@@ -274,6 +265,42 @@ class _Composed:
             return path if path.is_relative_to(self._folder.resolve()) and path.is_file() else None
         except (OSError, RuntimeError, ValueError):  # what no file can be named
             return None
+
+
+def overridden(data: dict[str, Any], words: Sequence[str], inside: str, file: str) -> dict[str, Any]:
+    """A configuration with what a command line sets: `a.b=value`, with `+` a field that is new, `~a.b` none.
+
+    `inside`: as in `Interpolations`. Raises InputError for other words, and for fields that are not there.
+    """
+    for word in words:
+        match = _OVERRIDE.fullmatch(word)
+        if match is None:
+            raise InputError(Trouble("--args", "is no override", word, "section.field=value", file=file))
+        path = match[2].removeprefix(f"{inside}.").split(".")
+        known = ["".join(f"{part}." for part in above) + name for above, name in _names(data)]
+        if "+" not in match[1] and ".".join(path) not in known:
+            nearest = tuple(difflib.get_close_matches(".".join(path), known, n=2))
+            raise InputError(Trouble("--args", "is no field of the file", word, None, nearest, file=file))
+        settings: Any = None if match[1] == "~" else _listed(match[3] or "null")
+        for part in reversed(path):
+            settings = {part: settings}
+        data = merged(data, settings)
+    return data
+
+
+def _names(data: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    """The fields of a configuration, sections too, each below what it stands in."""
+    for name, value in data.items():
+        yield above, name
+        if isinstance(value, dict):
+            yield from _names(value, (*above, name))
+
+
+def _listed(text: str) -> Any:
+    """The value that a command line writes: a list in brackets, or a plain one."""
+    if text.startswith("[") and text.endswith("]"):
+        return [as_value(part) for part in text[1:-1].split(",") if part.strip()]
+    return as_value(text)
 
 
 def merged(base: Any, more: Any) -> Any:

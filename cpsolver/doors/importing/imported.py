@@ -19,7 +19,6 @@ from cpsolver.doors.importing.command import TrainingCommand, TrainingDevices, d
 from cpsolver.doors.importing.deepspeed_file import add_deepspeed, listed_hosts
 from cpsolver.doors.importing.formats import recognised
 from cpsolver.doors.importing.framework import FrameworkGuess, guess_framework, overlap_notes
-from cpsolver.doors.importing.hydra import with_environment
 from cpsolver.doors.importing.megatron_files import model_tokens
 from cpsolver.doors.importing.model import model_fields
 from cpsolver.doors.importing.nemo_recipes import is_nemo_recipe, read_nemo_recipe
@@ -118,7 +117,7 @@ def _read(name: str, text: str, options: ImportOptions) -> Imported:
         return _recipe(name, text, options)
     if is_nemo_recipe(text):
         return _file(name, text, options, read_nemo_recipe(name, text, options.arguments or ()))
-    if (reader := recognised(text)) is not None:
+    if (reader := recognised(text, options.arguments or (), options.given)) is not None:
         return _file(name, text, options, reader(name, _with_given(text, options.given)))
     if text.lstrip().startswith("{"):
         return _configuration(name, text, options)
@@ -126,15 +125,14 @@ def _read(name: str, text: str, options: ImportOptions) -> Imported:
 
 
 def _with_given(text: str, given: Mapping[str, str]) -> str:
-    """A file with the variables that the user gives: in the place of ${NAME} and ${oc.env:NAME,default}, and as the
-    default in ${NAME:default}."""
+    """A file with the variables that the user gives: in the place of ${NAME}, and as the default in ${NAME:default}."""
 
     def replaced(found: re.Match[str]) -> str:
         if found[1] not in given:
             return found[0]
         return given[found[1]] if found[2] is None else f"${{{GIVEN}{found[1]}:{given[found[1]]}}}"
 
-    return with_environment(_VARIABLE.sub(replaced, text), given) if given else text
+    return _VARIABLE.sub(replaced, text) if given else text
 
 
 def _configuration(name: str, text: str, options: ImportOptions) -> Imported:

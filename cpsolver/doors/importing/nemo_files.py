@@ -11,15 +11,17 @@ contrib/optimizers/distributed_fused_adam.py (its defaults).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from cpsolver.doors.importing.catalogue_match import tokens_by_name
 from cpsolver.doors.importing.command import TrainingDevices
 from cpsolver.doors.importing.framework import FrameworkGuess
-from cpsolver.doors.importing.hydra import Interpolations, UndecidedError, composed, is_open
+from cpsolver.doors.importing.hydra import Interpolations, UndecidedError, composed, is_open, merged, overridden
 from cpsolver.doors.importing.reading import Fields, Reading, as_tokens, flattened, table
 from cpsolver.doors.importing.scope import OutOfScopeError
+from cpsolver.inputs.document import load_yaml
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.inputs.language import later, say
 
@@ -27,6 +29,8 @@ _GROUP = "training"
 """The launcher's group that its files of trainings are in."""
 _MISSING_MAY_BE = ("hydra", "exp_manager", "model.data", "model.ub_tp_comm_overlap_cfg")
 """Places of files that `defaults` names and that change no plan."""
+_CHECKPOINT = "model_config.yaml"
+"""What a checkpoint (.nemo) has of its model."""
 _PRECISIONS = {"bf16": "bf16", "bf16-mixed": "bf16", "16": "fp16", "16-mixed": "fp16"}
 _NORMS = {"layernorm": "LayerNorm", "layernorm1p": "LayerNorm", "rmsnorm": "RMSNorm"}
 _ACTIVATIONS = {
@@ -63,11 +67,11 @@ _TYPES = {"bf16": "bf16", "bfloat16": "bf16", "fp32": "fp32", "float32": "fp32",
 class _NemoFields(Fields):
     """Fields by their dotted names, whose interpolations are read when they are asked for."""
 
-    def __init__(self, data: Mapping[str, Any], file: str) -> None:
+    def __init__(self, data: Mapping[str, Any], file: str, given: Mapping[str, str] | None) -> None:
         alone = "model" not in data and "num_layers" in data  # a checkpoint's model_config.yaml
         whole = {"model": data} if alone else data
         super().__init__({".".join(path): value for path, value in flattened(whole)}, file, "nemo")
-        self.values = Interpolations({**data, **whole}, _GROUP)
+        self.values = Interpolations({**data, **whole}, _GROUP, given)
 
     def has(self, name: str) -> bool:
         """As of any format, once what the field stands for is known; what stays open is a trouble."""
@@ -108,11 +112,17 @@ class _NemoFields(Fields):
         return tuple(name for name in super().unread() if self.data[name] is not None)
 
 
-def read_nemo(name: str, data: dict[str, Any]) -> Reading:
-    """A file that trains a GPT: the launcher's, one for megatron_gpt_pretraining.py, or a checkpoint's model_config."""
+def read_nemo(
+    name: str, data: dict[str, Any], words: Sequence[str] = (), given: Mapping[str, str] | None = None
+) -> Reading:
+    """A file that trains a GPT: the launcher's, one for megatron_gpt_pretraining.py, or a checkpoint's model_config.
+
+    `words`: overrides, as on NeMo's command line. `given`: variables of the environment.
+    """
     whole = data.get(_GROUP)
     data = composed(name, whole if isinstance(whole, dict) and "model" in whole else data, _MISSING_MAY_BE)
-    fields = _NemoFields(data, name)
+    data = overridden(_with_checkpoint(name, data), words, _GROUP, name)
+    fields = _NemoFields(data, name, given)
     _scope(fields)
     fields.refuse()
     _needed(fields)
@@ -147,10 +157,21 @@ def read_nemo(name: str, data: dict[str, Any]) -> Reading:
     )
 
 
+def _with_checkpoint(name: str, data: dict[str, Any]) -> dict[str, Any]:
+    """A tuning with the model of its checkpoint, where its model_config.yaml stands beside the file."""
+    model = data.get("model")
+    tunes = isinstance(model, dict) and "num_layers" not in model and model.get("restore_from_path") is not None
+    path = None if name == "<stdin>" else Path(name).absolute().parent / _CHECKPOINT
+    if not tunes or path is None or not path.is_file():
+        return data
+    found: dict[str, Any] = merged({"model": load_yaml(path).data}, data)
+    return found
+
+
 def _differences(fields: _NemoFields, model: Mapping[str, Any]) -> Iterator[str]:
     """Notes where what runs is not what the file seems to say."""
     if length := _longest(fields):
-        told = later("sequences are as long as model.data.seq_length says, {number}, not model.encoder_seq_length")
+        told = later("sequences are as long as model.data says, {number}, not model.encoder_seq_length")
         yield say(told, number=length)
     if model["position"] == "none" and fields.data.get("model.position_embedding_type") != "none":
         yield say("model.position_embedding_type {kind}: Megatron-Core in NeMo has none of it, and takes no positions",
@@ -177,7 +198,7 @@ def _scope(fields: _NemoFields) -> None:
         return
     if fields.data.get("model.restore_from_path") is not None or "model.data.train_ds.file_names" in fields.data:
         told = say("tunes a checkpoint (.nemo), and the file does not say its model")
-        allowed = say("a file with the fields of the checkpoint's model_config.yaml too")
+        allowed = say("the checkpoint's {file} beside the file", file=_CHECKPOINT)
         where = "model.restore_from_path"
         raise InputError(Trouble(where, told, allowed=allowed, file=fields.file, path=tuple(where.split("."))))
     _outside(fields, "elsewhere")
@@ -227,7 +248,8 @@ def _needed(fields: _NemoFields) -> None:
         if not fields.has(name) and not any(trouble.where == name for trouble in fields.troubles):
             fields.trouble(name, say("is not given"))
     stages = fields.number("model.pipeline_model_parallel_size", 1) or 1
-    if stages > 1 and (length := _longest(fields)) and length != fields.data["model.encoder_seq_length"]:
+    tunes = fields.has("model.data.train_ds.max_seq_length")
+    if stages > 1 and not tunes and (length := _longest(fields)):
         told = say("is not model.encoder_seq_length, which stages send to each other")
         fields.trouble("model.data.seq_length", told, length, str(fields.data["model.encoder_seq_length"]))
     if (steps := fields.number("trainer.accumulate_grad_batches", 1)) != 1:
@@ -236,7 +258,8 @@ def _needed(fields: _NemoFields) -> None:
 
 def _longest(fields: _NemoFields) -> int | None:
     """Tokens of a sequence of the data, where the file says another number than the model's."""
-    length, tokens = fields.number("model.data.seq_length"), fields.number("model.encoder_seq_length")
+    own = fields.number("model.data.train_ds.max_seq_length")  # of a tuning
+    length, tokens = own or fields.number("model.data.seq_length"), fields.number("model.encoder_seq_length")
     return length if length and tokens and length != tokens else None
 
 

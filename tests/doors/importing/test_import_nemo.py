@@ -336,6 +336,33 @@ def test_a_tuning_needs_the_model_of_its_checkpoint(tmp_path: Path) -> None:
     )
 
 
+def test_a_tuning_has_the_model_of_the_checkpoint_beside_it(tmp_path: Path) -> None:
+    model = "\n".join(line.removeprefix("  ") for line in LLAMA.split("model:\n")[1].splitlines())
+    (tmp_path / "model_config.yaml").write_text(model.replace("${training.model.", "${") + "\nprecision: bf16\n")
+    text = (
+        "trainer: {devices: 8, num_nodes: 2, precision: bf16}\nexp_manager: {}\nmodel:\n  restore_from_path: a.nemo\n"
+    )
+    text += "  pipeline_model_parallel_size: 4\n  data: {train_ds: {max_seq_length: 2048, file_names: [a]}}\n"
+    found = read(tmp_path, text)
+    assert found.spec["model"] == "llama2-70b"
+    assert found.spec["training"]["sequence_length"] == 2048
+    assert any("as long as their data" in note for note in found.notes)
+
+
+def test_overrides_are_those_of_the_command_line(tmp_path: Path) -> None:
+    words = (
+        "training.model.micro_batch_size=2",
+        "trainer.num_nodes=16",
+        "+model.fp8_params=true",
+        "~model.kv_channels",
+    )
+    found = read(tmp_path, LLAMA, arguments=words)
+    assert found.strategy is not None
+    assert (found.strategy.mbs, found.spec["cluster"]["num_gpus"]) == (2, 128)
+    for word in ("model.micro_batch=2", "fp8", "training=gpt3/5b"):
+        assert troubles(tmp_path, LLAMA, arguments=(word,))[0].startswith("--args is no")
+
+
 def test_the_launchers_own_file_names_what_to_give(tmp_path: Path) -> None:
     text = "defaults:\n  - training: gpt3/5b\nstages: [training]\nlauncher_scripts_path: ???\n"
     assert any("names others" in trouble for trouble in troubles(tmp_path, text))

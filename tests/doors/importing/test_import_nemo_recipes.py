@@ -217,11 +217,11 @@ def test_a_tuning_has_adapters_and_sequences_as_long_as_its_data(tmp_path: Path)
 
 
 def test_experts_and_fp8_are_those_of_the_class_and_the_plugin(tmp_path: Path) -> None:
-    recipe = RECIPE.replace("run.Config(Llama3Config8B)", "run.Config(Sparse, moe_router_topk=1)")
+    recipe = RECIPE.replace("run.Config(Llama3Config8B)", "run.Config(Sparse, moe_router_topk=1, vocab_size=60000)")
     found = read(tmp_path, recipe=recipe.replace("plugins=bf16_mixed()", "plugins=bf16_with_fp8_mixed()"))
     experts, training = found.model.moe, found.spec["training"]
     assert experts is not None
-    assert (experts.experts, experts.top_k, experts.first_dense, found.model.vocab) == (8, 1, 1, 50000)
+    assert (experts.experts, experts.top_k, experts.first_dense, found.model.vocab) == (8, 1, 1, 60000)
     assert (training["precision"], training["fp8_recipe"], training["fp8_parameter_gather"]) == ("fp8", "delayed", True)
 
 
