@@ -24,6 +24,8 @@ _MOST_DEEP, _MOST_STEPS, _MOST_TEXT = 50, 10_000, 10_000
 """Interpolations in interpolations, where more are a circle; looked up for a value; and letters of a text from them."""
 _MOST_FILES = 20
 _LARGEST = 1e15
+_CLOSE = 0.75
+"""How alike a misspelt field is to one beside it (difflib's ratio)."""
 _PATH = re.compile(r"(\.*)([A-Za-z_][\w-]*(?:\.[\w-]+)*)")
 _CALL = re.compile(r"([A-Za-z_][\w.]*)\s*:(.*)", re.DOTALL)
 _ENTRY = re.compile(r"(optional\s+|override\s+)*([^@:\s]+)(?:@([\w.]+))?")
@@ -270,17 +272,17 @@ class _Composed:
 def overridden(data: dict[str, Any], words: Sequence[str], inside: str, file: str) -> dict[str, Any]:
     """A configuration with what a command line sets: `a.b=value`, with `+` a field that is new, `~a.b` none.
 
-    `inside`: as in `Interpolations`. Raises InputError for other words, and for fields that are not there.
+    `inside`: as in `Interpolations`. Raises InputError for other words, and for a field that is not there and like one.
     """
     for word in words:
         match = _OVERRIDE.fullmatch(word)
         if match is None:
             raise InputError(Trouble("--args", "is no override", word, "section.field=value", file=file))
         path = match[2].removeprefix(f"{inside}.").split(".")
-        known = ["".join(f"{part}." for part in above) + name for above, name in _names(data)]
-        if "+" not in match[1] and ".".join(path) not in known:
-            nearest = tuple(difflib.get_close_matches(".".join(path), known, n=2))
-            raise InputError(Trouble("--args", "is no field of the file", word, None, nearest, file=file))
+        beside = _section(data, path[:-1])
+        nearest = difflib.get_close_matches(path[-1], beside, n=2, cutoff=_CLOSE) if path[-1] not in beside else []
+        if nearest and "+" not in match[1]:
+            raise InputError(Trouble("--args", "is no field of the file", word, None, tuple(nearest), file=file))
         settings: Any = None if match[1] == "~" else _listed(match[3] or "null")
         for part in reversed(path):
             settings = {part: settings}
@@ -288,12 +290,12 @@ def overridden(data: dict[str, Any], words: Sequence[str], inside: str, file: st
     return data
 
 
-def _names(data: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
-    """The fields of a configuration, sections too, each below what it stands in."""
-    for name, value in data.items():
-        yield above, name
-        if isinstance(value, dict):
-            yield from _names(value, (*above, name))
+def _section(data: Mapping[str, Any], path: Sequence[str]) -> list[str]:
+    """The names of the fields at a path; none where there is no section."""
+    found: Any = data
+    for part in path:
+        found = found.get(part) if isinstance(found, dict) else None
+    return list(found) if isinstance(found, dict) else []
 
 
 def _listed(text: str) -> Any:

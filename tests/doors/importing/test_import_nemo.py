@@ -363,6 +363,36 @@ def test_overrides_are_those_of_the_command_line(tmp_path: Path) -> None:
         assert troubles(tmp_path, LLAMA, arguments=(word,))[0].startswith("--args is no")
 
 
+@pytest.mark.parametrize(
+    ("file", "start", "sets"),
+    [
+        ("conf/llama.yaml", "torchrun $NEMO/x/megatron_gpt_pretraining.py --config-path=conf --config-name llama", ""),
+        ("nlp/conf/llama.yaml", "python $NEMO/nlp/megatron_gpt_pretraining.py -cn llama", ""),
+        (
+            "launcher_scripts/conf/training/llama/a.yaml",
+            "python $L/launcher_scripts/main.py training=llama/a",
+            "training.",
+        ),
+    ],
+)
+def test_a_script_is_the_file_that_it_starts_with_its_overrides(
+    tmp_path: Path, file: str, start: str, sets: str
+) -> None:
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).write_text(LLAMA)
+    (tmp_path / "scripts").mkdir()
+    text = f"N=${{N:-16}}\n{start} stages=[training] {sets}trainer.num_nodes=$N {sets}model.global_batch_size=$BATCH\n"
+    (tmp_path / "scripts" / "run.sh").write_text(text)
+    found = import_source(str(tmp_path / "scripts" / "run.sh"), ImportOptions("h100", given={"BATCH": "256"}))
+    assert (found.spec["cluster"]["num_gpus"], found.spec["training"]["global_batch_size"]) == (128, 256)
+    assert any("N=16" in note for note in found.notes)
+    with pytest.raises(InputError, match="needs BATCH"):
+        import_source(str(tmp_path / "scripts" / "run.sh"), ImportOptions("h100"))
+    (tmp_path / file).unlink()
+    with pytest.raises(InputError, match="is not in the script's folder"):
+        import_source(str(tmp_path / "scripts" / "run.sh"), ImportOptions("h100", given={"BATCH": "256"}))
+
+
 def test_the_launchers_own_file_names_what_to_give(tmp_path: Path) -> None:
     text = "defaults:\n  - training: gpt3/5b\nstages: [training]\nlauncher_scripts_path: ???\n"
     assert any("names others" in trouble for trouble in troubles(tmp_path, text))
