@@ -45,6 +45,7 @@ _FORMATS: tuple[tuple[tuple[re.Pattern[str], ...], Reader], ...] = (
     ((_top("modules"), _PRIMUS), read_primus),
     ((_PADDLE, re.compile(r"[\"']model_name_or_path[\"']\s*:")), read_paddle),
     ((_top("trainer"), _top("model"), _NEMO), read_nemo),
+    ((_top("actor"), _top("critic"), _NEMO), read_nemo),
     ((_top("training"), re.compile(r"^ +trainer\s*:", re.MULTILINE), _NEMO), read_nemo),
     (
         (_top("defaults"), re.compile(r"^ *- *megatron_\w*config\b", re.MULTILINE)),

@@ -66,12 +66,12 @@ def is_open(value: Any) -> TypeGuard[str]:
 class Interpolations:
     """The values of a configuration. `taken`: defaults of variables of the environment, of the values asked for.
 
-    `inside`: the group that the file is part of where another names it, which begins the paths of its interpolations.
-    `given`: what the user says of variables, and of fields that are not in the file.
+    Paths may begin with the group that the file is part of where another names it. `given`: what the user says of
+    variables, and of fields that are not in the file.
     """
 
-    def __init__(self, data: Mapping[str, Any], inside: str = "", given: Mapping[str, str] | None = None) -> None:
-        self._data, self._inside, self._given = data, inside, given or {}
+    def __init__(self, data: Mapping[str, Any], given: Mapping[str, str] | None = None) -> None:
+        self._data, self._given = data, given or {}
         self.taken: dict[str, str] = {}
         self._steps = 0
 
@@ -108,7 +108,7 @@ class Interpolations:
 
     def _found(self, path: tuple[str, ...], name: str, depth: int) -> Any:
         node: Any = self._data
-        if path[0] == self._inside and self._inside not in self._data:
+        if path[0] not in self._data and len(path) > 1 and path[1] in self._data:
             path = path[1:]
         for part in path:
             if not isinstance(node, dict) or part not in node:
@@ -272,7 +272,8 @@ class _Composed:
 def overridden(data: dict[str, Any], words: Sequence[str], inside: str, file: str) -> dict[str, Any]:
     """A configuration with what a command line sets: `a.b=value`, with `+` a field that is new, `~a.b` none.
 
-    `inside`: as in `Interpolations`. Raises InputError for other words, and for a field that is not there and like one.
+    `inside`: the group that the file is part of, which may stand before. Raises InputError for other words, and for a
+    field that is not there and like one.
     """
     for word in words:
         match = _OVERRIDE.fullmatch(word)

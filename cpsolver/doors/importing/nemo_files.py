@@ -71,7 +71,7 @@ class _NemoFields(Fields):
         alone = "model" not in data and "num_layers" in data  # a checkpoint's model_config.yaml
         whole = {"model": data} if alone else data
         super().__init__({".".join(path): value for path, value in flattened(whole)}, file, "nemo")
-        self.values = Interpolations({**data, **whole}, _GROUP, given)
+        self.values = Interpolations({**data, **whole}, given)
 
     def has(self, name: str) -> bool:
         """As of any format, once what the field stands for is known; what stays open is a trouble."""
@@ -108,8 +108,8 @@ class _NemoFields(Fields):
         return self.choice(name, choices, default)
 
     def unread(self) -> tuple[str, ...]:
-        """As of any format, without those that are null: they stand for what NeMo does without them."""
-        return tuple(name for name in super().unread() if self.data[name] is not None)
+        """As of any format, without those that are null or empty: they stand for what NeMo does without them."""
+        return tuple(name for name in super().unread() if self.data[name] not in (None, [], {}, ""))
 
 
 def read_nemo(
@@ -196,7 +196,11 @@ def _scope(fields: _NemoFields) -> None:
     _outside(fields, "scope")
     if "model.num_layers" in fields.data:
         return
-    if fields.data.get("model.restore_from_path") is not None or "model.data.train_ds.file_names" in fields.data:
+    given = fields.data.get("model.restore_from_path") is not None
+    if given and not any(name.startswith("model.optim.") for name in fields.data):
+        what = later("an evaluation, not a training")
+        raise _outside_of(fields, "model.restore_from_path", what)
+    if given or "model.data.train_ds.file_names" in fields.data:
         told = say("tunes a checkpoint (.nemo), and the file does not say its model")
         allowed = say("the checkpoint's {file} beside the file", file=_CHECKPOINT)
         where = "model.restore_from_path"
@@ -210,8 +214,12 @@ def _outside(fields: _NemoFields, heading: str) -> None:
     """Raises OutOfScopeError where a field says that the file is of something else."""
     for pattern, what in fields.known[heading].items():
         if field := next((name for name in fields.data if re.search(pattern, name)), None):
-            told = say("is {what}: only the training of a decoder is planned", what=say(what))
-            raise OutOfScopeError(Trouble(field, told, file=fields.file, path=tuple(field.split("."))))
+            raise _outside_of(fields, field, what)
+
+
+def _outside_of(fields: _NemoFields, field: str, what: str) -> OutOfScopeError:
+    told = say("is {what}: only the training of a decoder is planned", what=say(what))
+    return OutOfScopeError(Trouble(field, told, file=fields.file, path=tuple(field.split("."))))
 
 
 def _core(fields: _NemoFields) -> bool:

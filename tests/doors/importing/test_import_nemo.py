@@ -313,6 +313,8 @@ def test_what_no_plan_says_leaves_the_spec(tmp_path: Path, more: str, reason: st
         ("model:\n  virtual_prompt_style: p-tuning\n", "prompts that are trained alone"),
         ("model:\n  preprocessor: {_target_: x}\n", "a model of speech"),
         ("model:\n  nemo_model: x.nemo\n", "an evaluation"),
+        ("model:\n  restore_from_path: x.nemo\n", "an evaluation"),
+        ("run: {nemo_file_name: x.nemo}\nmodel:\n  num_layers: 32\n", "a conversion"),
         ("inference: {greedy: false}\ntensor_model_parallel_size: 1\n", "inference, not a training"),
         ("quantization: {algorithm: fp8}\nmodel: {tensor_model_parallel_size: 1}\n", "a quantization or an export"),
         ("use_smp_model: true\nmodel: {num_layers: 2}\n", "HyperPod"),
@@ -327,6 +329,7 @@ def test_files_of_something_else_say_what_they_are(tmp_path: Path, text: str, wh
 
 def test_a_tuning_needs_the_model_of_its_checkpoint(tmp_path: Path) -> None:
     text = "trainer: {devices: 8}\nexp_manager: {}\nmodel:\n  restore_from_path: llama.nemo\n"
+    text += "  optim: {name: fused_adam}\n"
     assert any("tunes a checkpoint" in trouble for trouble in troubles(tmp_path, text))
     lora = "  peft: {peft_scheme: lora, lora_tuning: {adapter_dim: 16, target_modules: [attention_qkv, mlp]}}\n"
     found = read(tmp_path, LLAMA + lora)
@@ -452,7 +455,7 @@ def test_files_whose_fields_stand_elsewhere_are_read_too(tmp_path: Path, text: s
 )
 def test_interpolations_are_those_of_omegaconf(text: str, value: object) -> None:
     data = {"a": {"b": 3, "d": {"e": "${sum:3,4}"}}, "c": "x"}
-    assert Interpolations(data, "inside").decided(text, ("a",)) == value
+    assert Interpolations(data).decided(text, ("a",)) == value
 
 
 @pytest.mark.parametrize(
