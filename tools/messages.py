@@ -182,7 +182,7 @@ def _of_data() -> Iterator[Found]:
         yield network.about, None, NETWORKS / f"{network.name}.yaml"
     yield from ((words, None, ROOT / "models_zoo" / "schema.py") for words in SPECIAL_LAYERS.values())
     yield from ((rule.words, None, CODE / "rules" / "base.py") for rule in RULES.values())
-    sections = ("refused", "plan", "beside")
+    sections = ("refused", "plan", "beside", "scope", "elsewhere")
     refused = [one.get(section, {}) for one in _yaml(FORMATS).values() for section in sections]
     for file, parts in ((SCOPE, [*_yaml(SCOPE).values()]), (FORMATS, refused)):
         yield from ((text, None, file) for text in dict.fromkeys(text for part in parts for text in part.values()))

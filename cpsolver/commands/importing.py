@@ -58,8 +58,8 @@ def import_(
     **options: Any,
 ) -> None:
     """Read SOURCE: a training script of Megatron-LM, DeepSpeed, MindSpeed, LoongForge or ms-swift (or its arguments in
-    a file, - for standard input), a recipe of Megatron-Bridge, a configuration file of FlagScale, GPT-NeoX,
-    Megatron-LM, MindFormers, PaddleNLP, Primus or torchtitan, or a Hugging Face config.json. Nothing is run.
+    a file, - for standard input), a recipe of Megatron-Bridge or NeMo 2, a configuration file of FlagScale, GPT-NeoX,
+    Megatron-LM, MindFormers, NeMo 1, PaddleNLP, Primus or torchtitan, or a Hugging Face config.json. Nothing is run.
 
     \b
     Example:

@@ -14,7 +14,12 @@ from cpsolver.inputs.language import say
 
 _LISTED = ("moe_layer_freq", "linear_attention_freq")
 """Fields whose lists are one value, in brackets."""
-_FLAGS = {(True, "silu"): "--swiglu", (True, "gelu"): "--geglu", (False, "squared_relu"): "--squared-relu"}
+_FLAGS = {
+    (True, "silu"): "--swiglu",
+    (True, "gelu"): "--geglu",
+    (True, "openai_gelu"): "--gelu-tanh",
+    (False, "squared_relu"): "--squared-relu",
+}
 """Whether the block is gated, and its activation -> the argument; GELU without one."""
 
 

@@ -112,7 +112,7 @@ def read_recipe(name: str, text: str, words: Sequence[str]) -> tuple[Reading, st
         exported = _exported(recipes, module)
         unread = _override(exported, words, name)
         _name_precision(exported, recipes, module)
-        return replace(_reading(name, "", exported), hint=text.partition("\n")[0], unread=unread), None
+        return replace(container_reading(name, "", exported), hint=text.partition("\n")[0], unread=unread), None
     chosen = _chosen(name, module, words)
     if has_encoder(chosen):
         told = say("is {what}: only the training of a decoder is planned", what=say("a multimodal model"))
@@ -123,7 +123,7 @@ def read_recipe(name: str, text: str, words: Sequence[str]) -> tuple[Reading, st
         raise InputError(Trouble(chosen, told, allowed=say("a file in Megatron-Bridge's folder"), file=name))
     unread = _override(config, [word for word in words if word != chosen], name)
     _name_precision(config, recipes, module)
-    return replace(_reading(name, chosen, config), unread=unread), _chip(chosen)
+    return replace(container_reading(name, chosen, config), unread=unread), _chip(chosen)
 
 
 def _exported(recipes: Recipes, module: Module) -> Configured:
@@ -178,7 +178,7 @@ def _override(config: Configured, words: Sequence[str], file: str) -> tuple[str,
             if nearest := tuple(difflib.get_close_matches(name, known, n=2, cutoff=_CLOSE)):
                 raise InputError(Trouble("--args", "is no field that the recipe has", word, None, nearest, file=file))
             unread.append(name)
-        if not config.put(name, _value(match.group(2))):
+        if not config.put(name, written(match.group(2))):
             raise InputError(Trouble("--args", "sets a field of what has none in the recipe", word, file=file))
     return tuple(unread)
 
@@ -190,11 +190,12 @@ def _known() -> set[str]:
     return of_sections | overlaps | {f"model.{name}" for name in table("bridge_model")["arguments"]}
 
 
-def _value(text: str) -> Any:
+def written(text: str) -> Any:
+    """The value that an override writes."""
     if text.lower() in ("true", "false", "null", "none"):
         return {"true": True, "false": False}.get(text.lower())
     if text.startswith("[") and text.endswith("]"):
-        return [_value(part.strip()) for part in text[1:-1].split(",") if part.strip()]
+        return [written(part.strip()) for part in text[1:-1].split(",") if part.strip()]
     return int(text) if re.fullmatch(r"-?\d{1,18}", text) else text.strip("\"'")
 
 
@@ -226,7 +227,8 @@ def _name_precision(config: Configured, recipes: Recipes, module: Module) -> Non
     )
 
 
-def _reading(name: str, recipe: str, config: Configured) -> Reading:
+def container_reading(name: str, recipe: str, config: Configured) -> Reading:
+    """What a ConfigContainer says, of a file and a recipe of these names. Raises InputError with all that is wrong."""
     fields = _fields(name, config)
     own = config.fields["model"] if is_provider(config.fields["model"]) else None
     model = {} if own is not None else _model(name, fields)

@@ -56,7 +56,7 @@ def match_model(
         raise InputError([Trouble(f"model.{where}", text, file=name) for where, text in details]) from None
     if "vocab" not in fields:
         vocabulary, note = _vocabulary(matches, fields.get("max_positions"), f"{name} {hint}")
-        if vocabulary is None and (known := _by_name(tokenizer)) is not None:
+        if vocabulary is None and (known := tokens_by_name(tokenizer)) is not None:
             vocabulary, note = (
                 known,
                 say(
@@ -98,11 +98,13 @@ def _vocabulary(matches: Sequence[Architecture], positions: Any, hint: str) -> t
     )
 
 
-def _by_name(tokenizer: str) -> int | None:
-    """The tokens of a tokenizer by the last part of its path or repository; None: not known."""
-    last = tokenizer.rstrip("/").rpartition("/")[2].lower()
-    known = package_data(_TABLE)["names"]
-    return next((int(entry["tokens"]) for pattern, entry in known.items() if re.search(pattern, last)), None)
+def tokens_by_name(tokenizer: str) -> int | None:
+    """The tokens of a tokenizer by its type, or by the last part of its path or repository; None: not known."""
+    last, known = tokenizer.rstrip("/").rpartition("/")[2], package_data(_TABLE)
+    if last in known["types"]:
+        return int(known["types"][last]["tokens"])
+    names = known["names"].items()
+    return next((int(entry["tokens"]) for pattern, entry in names if re.search(pattern, last.lower())), None)
 
 
 def catalogue_matches(fields: Mapping[str, Any], hint: str) -> list[Architecture]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from cpsolver.doors.importing.flagscale_files import read_flagscale
 from cpsolver.doors.importing.megatron_files import read_loongforge_model, read_megatron, read_test_case
 from cpsolver.doors.importing.mindformers_files import read_mindformers
+from cpsolver.doors.importing.nemo_files import read_nemo
 from cpsolver.doors.importing.neox_files import read_neox
 from cpsolver.doors.importing.paddle_files import read_paddle
 from cpsolver.doors.importing.primus_files import read_primus
@@ -31,6 +32,9 @@ def _top(*names: str) -> re.Pattern[str]:
 _PRIMUS = re.compile(r"^ +framework\s*:", re.MULTILINE)
 _PADDLE = re.compile(r"[\"'](?:tensor_parallel_degree|pipeline_parallel_degree|sharding)[\"']\s*:")
 _NEOX = re.compile(r"^\s*[\"']?(?:pipe|model)[-_]parallel[-_]size[\"']?\s*:", re.MULTILINE)
+_NEMO = re.compile(
+    r"^ *(?:exp_manager|encoder_seq_length|megatron_amp_O2|tensor_model_parallel_size)\s*:", re.MULTILINE
+)
 _FORMATS: tuple[tuple[tuple[re.Pattern[str], ...], Reader], ...] = (
     ((_top("MODEL_ARGS"),), read_test_case),
     ((_top("language_model"), _top("model_parallel")), read_megatron),
@@ -40,23 +44,36 @@ _FORMATS: tuple[tuple[tuple[re.Pattern[str], ...], Reader], ...] = (
     ((_top("parallel_config"), _top("model"), _top("runner_config", "trainer")), read_mindformers),
     ((_top("modules"), _PRIMUS), read_primus),
     ((_PADDLE, re.compile(r"[\"']model_name_or_path[\"']\s*:")), read_paddle),
+    ((_top("trainer"), _top("model"), _NEMO), read_nemo),
+    ((_top("actor"), _top("critic"), _NEMO), read_nemo),
+    ((_top("training"), re.compile(r"^ +trainer\s*:", re.MULTILINE), _NEMO), read_nemo),
+    (
+        (_top("defaults"), re.compile(r"^ *- *megatron_\w*config\b", re.MULTILINE)),
+        read_nemo,
+    ),  # what others are set over
+    ((_top("trainer"), _top("inference", "gpt_model_file", "checkpoint_dir")), read_nemo),
+    ((_top("encoder_seq_length"), _top("num_layers")), read_nemo),  # a checkpoint's model_config.yaml
     ((_NEOX,), read_neox),
 )
 """What a file of each format has, all of it, and its reader."""
 _SPEC = (_top("model"), _top("cluster"), _top("training"))
+_LAUNCHER = (_top("stages"), _top("training_config", "launcher_scripts_path"))
 _DEEPSPEED = ("train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization")
 
 
-def recognised(text: str) -> Callable[[str, str], Reading] | None:
+def recognised(
+    text: str, words: Sequence[str] = (), given: Mapping[str, str] | None = None
+) -> Callable[[str, str], Reading] | None:
     """The reader of the file's format, to be called with its name and its text; None: a script, or a config.json.
 
-    Raises InputError for a file that is known and cannot be imported alone.
+    `words`: of the command line that starts the training, and `given`, variables of the environment: NeMo's files take
+    both as overrides and in interpolations. Raises InputError for a file that is known and cannot be imported alone.
     """
     if text.startswith("#!"):
         return None
     for marks, reader in _FORMATS:
         if all(mark.search(text) for mark in marks):
-            return partial(_read, reader)
+            return partial(_read, partial(read_nemo, words=words, given=given) if reader is read_nemo else reader)
     if all(re.search(rf"^\[{name}\]", text, re.MULTILINE) for name in ("model", "training")):
         return lambda name, content: read_torchtitan(name, toml(content, name))
     return _refused(text)
@@ -70,6 +87,11 @@ def _refused(text: str) -> Callable[[str, str], Reading] | None:
     message = None
     if all(mark.search(text) for mark in _SPEC):
         message = say("is a spec already: there is nothing to import"), say("`apss-cp solve FILE`")
+    elif all(mark.search(text) for mark in _LAUNCHER):
+        message = (
+            say("is the file of NeMo's launcher that names others: it says nothing of a training"),
+            say("the file of the training, conf/training/MODEL/SIZE.yaml"),
+        )
     elif text.lstrip().startswith("{") and _is_deepspeed(text):
         message = (
             say("is DeepSpeed's configuration, which names no model"),

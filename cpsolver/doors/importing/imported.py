@@ -21,6 +21,9 @@ from cpsolver.doors.importing.formats import recognised
 from cpsolver.doors.importing.framework import FrameworkGuess, guess_framework, overlap_notes
 from cpsolver.doors.importing.megatron_files import model_tokens
 from cpsolver.doors.importing.model import model_fields
+from cpsolver.doors.importing.nemo_command import nemo_file
+from cpsolver.doors.importing.nemo_files import read_nemo
+from cpsolver.doors.importing.nemo_recipes import is_nemo_recipe, read_nemo_recipe
 from cpsolver.doors.importing.plan import ImportedPlan, read_plan
 from cpsolver.doors.importing.primus_files import GIVEN
 from cpsolver.doors.importing.reading import Reading
@@ -30,7 +33,7 @@ from cpsolver.doors.importing.shell import Script, read_script
 from cpsolver.doors.importing.swift_command import read_swift
 from cpsolver.doors.importing.training import adapter_fields, training_fields
 from cpsolver.doors.importing.variables import MARKS, ShellVariables
-from cpsolver.inputs.document import read_source
+from cpsolver.inputs.document import load_yaml, read_source
 from cpsolver.inputs.english_sentences import configuration_reason
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.inputs.language import later, say
@@ -114,7 +117,9 @@ _VARIABLE = re.compile(r"\$\{(\w+)(:[^{}]*)?\}")
 def _read(name: str, text: str, options: ImportOptions) -> Imported:
     if is_recipe(text):
         return _recipe(name, text, options)
-    if (reader := recognised(text)) is not None:
+    if is_nemo_recipe(text):
+        return _file(name, text, options, read_nemo_recipe(name, text, options.arguments or ()))
+    if (reader := recognised(text, options.arguments or (), options.given)) is not None:
         return _file(name, text, options, reader(name, _with_given(text, options.given)))
     if text.lstrip().startswith("{"):
         return _configuration(name, text, options)
@@ -182,6 +187,10 @@ class _Training:
 
 def _script(name: str, text: str, options: ImportOptions) -> Imported:
     script = read_script(text, name, dict(options.given), options.arguments)
+    if (configured := nemo_file(script, name)) is not None:
+        reading = read_nemo(str(configured[0]), load_yaml(configured[0]).data, configured[1], options.given)
+        reading = replace(reading, notes=(*script.warnings, *reading.notes, *_defaults(script)))
+        return _file(name, text, options, reading)
     named = [] if options.chip else [chip for chip in [asked_of_slurm(text)] if chip]
     options = replace(options, chip=named[0]) if named else options
     training = find_training(script, name)
@@ -398,13 +407,15 @@ def _words(script: Script, training: TrainingCommand, arguments: Arguments) -> l
         texts.append(
             say("taken as not set in the environment, where a condition asks: {names} (--set NAME=VALUE)", names=names)
         )
-    if defaults := script.variables.defaults:
-        shown = ", ".join(f"{name}={script.variables.shown(value)}" for name, value in defaults.items() if value)
-        if shown:
-            texts.append(
-                say("defaults are taken for what the environment or the command line may set: {shown}", shown=shown)
-            )
-    return texts
+    return [*texts, *_defaults(script)]
+
+
+def _defaults(script: Script) -> list[str]:
+    """A note on what the environment may set, where the script has a default."""
+    given = {name: script.variables.shown(value) for name, value in script.variables.defaults.items() if value}
+    shown = ", ".join(f"{name}={value}" for name, value in given.items())
+    told = later("defaults are taken for what the environment or the command line may set: {shown}")
+    return [say(told, shown=shown)] if shown else []
 
 
 def _in_the_model(spec: Sequence[str], model: Mapping[str, Any]) -> bool:

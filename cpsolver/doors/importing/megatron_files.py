@@ -82,14 +82,14 @@ def model_tokens(tokens: Sequence[str], script: str) -> tuple[str, ...]:
     named = {before: after for before, after in pairwise(tokens) if before in _NAMING}
     if settings := named.pop("--yaml-cfg", None):
         tail = _MARK.split(settings)[-1].lstrip("/") if _MARK.search(settings) else settings
-        file = None if script == "<stdin>" else _above(Path(script).absolute().parent, tail)
+        file = None if script == "<stdin>" else above(Path(script).absolute().parent, tail)
         return () if file is None else read_megatron(str(file), load_yaml(file).data).tokens
     if not named:
         return ()
     option, value = next(iter(sorted(named.items())))
     folder = None if script == "<stdin>" else Path(script).absolute().parent
     wanted = _wanted(option, value, folder)
-    path = None if folder is None else _above(folder, wanted)
+    path = None if folder is None else above(folder, wanted)
     if path is None:
         message, allowed = (
             say("{wanted} is not in the script's folder or above it", wanted=wanted),
@@ -111,7 +111,7 @@ def _wanted(option: str, value: str, folder: Path | None) -> str:
 def _registered(model: str, folder: Path | None) -> str | None:
     """The file that LoongForge's own table, where it stands above the script, has for a model's name, in small letters
     as there. The table is read as text; nothing of it runs."""
-    table_file = None if folder is None else _above(folder, _REGISTRY)
+    table_file = None if folder is None else above(folder, _REGISTRY)
     try:
         body = [] if table_file is None else ast.parse(table_file.read_text(encoding="utf-8")).body
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
@@ -133,7 +133,7 @@ def _literal(node: ast.stmt) -> dict[Any, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _above(folder: Path, pattern: str) -> Path | None:
+def above(folder: Path, pattern: str) -> Path | None:
     """The file of that name, or of that pattern, in a folder or in the nearest one above it."""
     for place in (folder, *folder.parents):
         found = sorted(place.glob(pattern)) if "*" in pattern else [place / pattern]

@@ -15,6 +15,7 @@ from typing import Any
 from cpsolver.doors.importing import arguments
 from cpsolver.doors.importing.command import TrainingDevices
 from cpsolver.doors.importing.framework import FrameworkGuess
+from cpsolver.doors.importing.hydra import merged
 from cpsolver.doors.importing.reading import Fields, Reading, as_tokens
 from cpsolver.doors.importing.scope import OutOfScopeError, names_with_words
 from cpsolver.inputs.document import load_yaml
@@ -53,7 +54,7 @@ def read_primus(name: str, data: dict[str, Any]) -> Reading:
     overrides = _known(module.get("overrides") or {}, taken)
     if not isinstance(overrides, dict):
         raise InputError(Trouble("overrides", "must hold fields", overrides, file=name))
-    settings = _merged(base, overrides)
+    settings = merged(base, overrides)
     if settings.get("pipeline_model_parallel_layout"):  # which says the number of chunks
         settings |= dict.fromkeys(_CHUNKS)
     if settings.get("recompute_layer_ids"):  # which no plan knows: its method need not be named
@@ -129,8 +130,8 @@ class _Presets:
         found: dict[str, Any] = {}
         for extended, step in [(data.pop(name, None) or [], step) for name, step in _EXTENDED.items()]:
             for each in (extended if isinstance(extended, list) else [extended])[::step]:
-                found = _merged(found, self.settings(preset.parent / str(each)))
-        self._read[path] = found = _merged(found, data)
+                found = merged(found, self.settings(preset.parent / str(each)))
+        self._read[path] = found = merged(found, data)
         return found
 
     def _file(self, preset: Path) -> Path | None:
@@ -140,13 +141,6 @@ class _Presets:
             return path if path.is_relative_to(folder) and path.is_file() else None
         except (OSError, RuntimeError, ValueError):  # what no file can be named, or names itself
             return None
-
-
-def _merged(base: Any, more: Any) -> Any:
-    """Settings on others, section by section."""
-    if not isinstance(base, dict) or not isinstance(more, dict):
-        return more
-    return base | {key: _merged(base.get(key), value) for key, value in more.items()}
 
 
 def _known(value: Any, taken: dict[str, str]) -> Any:

@@ -42,6 +42,7 @@ class Module:
     functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
     values: dict[str, ast.expr] = field(default_factory=dict)
     imported: dict[str, tuple[str, str]] = field(default_factory=dict)
+    classes: dict[str, ast.ClassDef] = field(default_factory=dict)
 
 
 class _Return(Exception):
@@ -73,10 +74,10 @@ class Recipes:
                 _note(node, module)
         return self._modules[path]
 
-    def called(self, module: Module, name: str) -> Any:
-        """What a function of a module gives, without arguments. Raises InputError where following it has no end."""
+    def called(self, module: Module, name: str, named: Mapping[str, Any] | None = None) -> Any:
+        """What a function of a module gives, with arguments by name. Raises InputError where following has no end."""
         try:
-            found = self.function(module, module.functions[name], (), {})
+            found = self.function(module, module.functions[name], (), named or {})
             if isinstance(found, Configured):
                 found.plain()  # no part of it holds the whole
             return found
@@ -87,6 +88,25 @@ class Recipes:
         """What a name of a module stands for; UNCLEAR for one that it has not."""
         value = module.values.get(name)
         return UNCLEAR if value is None else _Steps(self, module, {}).value(value)
+
+    def class_named(self, name: str, module: Module | None = None) -> tuple[Module, ast.ClassDef] | None:
+        """Where a class is defined, by the imports of a module, or of any that was read; None: not in the package."""
+        for start in [module] if module is not None else list(self._modules.values()):
+            at: Module | None = start
+            wanted = name
+            for _ in range(_DEEPEST):
+                if at is None or wanted in at.classes:
+                    break
+                target, wanted = at.imported.get(wanted, ("", ""))
+                path = self.path(target) if wanted else None
+                at = None if path is None else self.read(path)
+            if at is not None and wanted in at.classes:
+                return at, at.classes[wanted]
+        return None
+
+    def value(self, module: Module, node: ast.expr) -> Any:
+        """What an expression of a module gives."""
+        return _Steps(self, module, {}).value(node)
 
     def count(self, module: Module) -> None:
         """One more expression is followed."""
@@ -388,9 +408,25 @@ class _Steps:
                 return isinstance(given[0], TYPES[named_type]) if known else UNCLEAR
             case ast.Name(id=name):
                 return self._called(name, given, named)
+            case ast.Attribute(value=ast.Name(id=owner), attr="Config" | "Partial") if self._is_run(owner):
+                first = {"": given[1]} if len(given) > 1 and isinstance(given[1], str) else {}
+                return Configured(_class_name(node, given), first | named)
+            case ast.Attribute(value=ast.Name(id=owner), attr=name) if inner := self._of_module(owner, name):
+                return self._recipes.function(*inner, given, named)
             case ast.Attribute(value=owner, attr=name):
                 return self._method(self.value(owner), name, given, named)
         return UNCLEAR
+
+    def _of_module(self, owner: str, name: str) -> tuple[Module, ast.FunctionDef] | None:
+        """A function of a module of the package that is imported by name."""
+        source, inner = self._module.imported.get(owner, ("", "")) if owner not in self._own else ("", "")
+        path = self._recipes.path(f"{source}.{inner}" if inner else source) if source else None
+        module = None if path is None else self._recipes.read(path)
+        return None if module is None or name not in module.functions else (module, module.functions[name])
+
+    def _is_run(self, name: str) -> bool:
+        """Whether a name is of nemo_run, whose Config and Partial hold a class or a function with its arguments."""
+        return self._module.imported.get(name) == ("nemo_run", "")
 
     def _called(self, name: str, given: list[Any], named: dict[str, Any]) -> Any:
         found = self._recipes.found(self._module, name)
@@ -422,6 +458,16 @@ class _Steps:
         return list(found) if name in ("items", "keys", "values") else found
 
 
+def _class_name(node: ast.Call, given: Sequence[Any]) -> str:
+    """The name of the class or the function that a call has in the first place."""
+    match node.args:
+        case [ast.Name(id=name), *_] if not (given and isinstance(given[0], Configured)):
+            return name
+        case [ast.Attribute(attr=name), *_]:
+            return name
+    return given[0].kind if given and isinstance(given[0], Configured) else ""
+
+
 def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
     """A module's statements, those that `try` or `if` holds too."""
     for node in body:
@@ -435,6 +481,8 @@ def _note(node: ast.stmt, module: Module) -> None:
     match node:
         case ast.FunctionDef(name=name):
             module.functions[name] = node
+        case ast.ClassDef(name=name):
+            module.classes[name] = node
         case ast.Assign(targets=[ast.Name(id=name)], value=value):
             module.values[name] = value
         case ast.AnnAssign(target=ast.Name(id=name), value=value) if value is not None:
