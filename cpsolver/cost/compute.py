@@ -315,11 +315,13 @@ def _gemms(problem: Problem, device: ChipSpeeds, made_of: list[Gemm], tokens: Fl
 
 
 def _grouped_speed(problem: Problem, gemm: Gemm) -> tuple[Floats, tuple[str, ...]]:
-    """The rate of the experts' GEMMs in one kernel against that of dense ones, and the constants it comes from."""
+    """The rate of the experts' GEMMs in one kernel against that of dense ones, and the constants it comes from. A device
+    with one expert has a dense GEMM."""
     whole = (np.asarray(gemm.n) % _GROUPED_TILE == 0) & (np.asarray(gemm.k) % _GROUPED_TILE == 0)
-    stack, uneven = problem.stack, () if whole.all() else ("uneven_grouped_gemm_speed",)
-    speed = np.asarray(stack.grouped_gemm_speed * np.where(whole, 1.0, stack.uneven_grouped_gemm_speed))
-    return speed, ("grouped_gemm_speed", *uneven)
+    stack, several = problem.stack, np.asarray(gemm.count) > 1
+    uneven = () if (whole | ~several).all() else ("uneven_grouped_gemm_speed",)
+    speed = stack.grouped_gemm_speed * np.where(whole, 1.0, stack.uneven_grouped_gemm_speed)
+    return np.where(several, speed, 1.0), ("grouped_gemm_speed", *uneven) if several.any() else ()
 
 
 def _attention(

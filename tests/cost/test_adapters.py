@@ -267,15 +267,17 @@ def test_adapters_of_its_own_stand_beside_each_expert() -> None:
 
 
 def test_experts_own_adapters_run_in_grouped_kernels_and_sum_nothing_over_expert_parallel_ranks() -> None:
-    """One expert on each of ep 4: the same GEMMs as with a shared adapter, as slow as grouped kernels are."""
+    """One expert on each of ep 4: the same GEMMs as with a shared adapter. Of two they are as slow as grouped ones."""
     model = model_spec(moe={**EXPERTS["moe"], "shared_experts": 0})
     shared, own, slow = (
         tuned(lora, model, stack={"grouped_gemm_speed": speed, "uneven_grouped_gemm_speed": 1.0})
         for lora, speed in (({**OWN, "share_expert_adapters": True}, 0.5), (OWN, 1.0), (OWN, 0.5))
     )
-    (one, shard), (same, _), (slower, _) = (both(each, tp=1, dp=4, ep=4) for each in (shared, own, slow))
+    (one, shard), (same, _), (alone, _) = (both(each, tp=1, dp=4, ep=4) for each in (shared, own, slow))
     assert same["adapters"] == pytest.approx(one["adapters"])
-    assert slower["adapters"] > one["adapters"]
+    assert alone["adapters"] == same["adapters"]
+    (fast, _), (slower, _) = (both(each, tp=1, dp=4, ep=2) for each in (own, slow))
+    assert slower["adapters"] > fast["adapters"]
     kind, chip = layer_kinds(own.model)[0], own.supplies[0].chip
     assert not np.any(adapters.adapter_seconds(own, chip, shard, kind, "mlp"))
     assert np.any(adapters.adapter_seconds(shared, chip, shard, kind, "mlp"))

@@ -143,6 +143,13 @@ def test_experts_products_run_at_the_speed_of_grouped_ones() -> None:
     assert late.backward - fast.backward == pytest.approx(backward)
 
 
+def test_a_device_with_one_expert_has_a_dense_product() -> None:
+    model, alone = small(moe=FEW), Shard.of(1, 1, False, True, ep=8)
+    dense, slow = (ideal(model=model, stack={"grouped_gemm_speed": speed}) for speed in (1.0, 0.5))
+    assert seconds(slow[0], alone) == seconds(dense[0], alone)
+    assert seconds(slow[0], Shard.of(1, 1, False, True, ep=4)).forward > seconds(dense[0], alone).forward
+
+
 def test_layer_products_are_the_layers_weights() -> None:
     problem, _ = ideal(model=model_spec(kv_heads=2))
     for tp in (1, 2):
