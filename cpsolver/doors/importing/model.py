@@ -195,7 +195,7 @@ def _either(arguments: Arguments, name: str, former: str, default: int) -> int |
 
 
 def _experts(arguments: Arguments, layers: int, ffn: int) -> dict[str, Any] | None:
-    deepspeed = "deepspeed" in arguments.given or arguments.has("expert-interval")
+    deepspeed = arguments.of_deepspeed()
     counts = arguments.numbers("num-experts")  # Megatron-DeepSpeed takes a number for each layer with experts
     if counts is None or (deepspeed and counts == [1]):  # a dense model there
         return None
@@ -233,7 +233,7 @@ def _experts(arguments: Arguments, layers: int, ffn: int) -> dict[str, Any] | No
 
 def _which_layers(arguments: Arguments, layers: int) -> dict[str, int]:
     """Which layers have experts: every n-th, all after the first few, or by a list of zeros and ones."""
-    if "deepspeed" in arguments.given or arguments.has("expert-interval"):  # arguments.py of Megatron-DeepSpeed: 2
+    if arguments.of_deepspeed():  # arguments.py of Megatron-DeepSpeed: 2
         every = arguments.number("expert-interval", 2) or 2
         return {"freq": every, "offset": every - 1} if every > 1 else {}
     first = max(0, arguments.number("first-k-dense-replace", 0, least=-1) or 0)  # MindSpeed-LLM: -1 is none

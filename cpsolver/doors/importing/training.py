@@ -80,12 +80,13 @@ def adapter_fields(arguments: Arguments, model: Mapping[str, Any]) -> dict[str, 
 def _capacity(arguments: Arguments) -> float:
     """What an expert takes at most, by its even share of the tokens; 0 where it takes all that come.
 
-    By Megatron's name, or Megatron-DeepSpeed's (4efb479d, megatron/arguments.py), which drops the rest by default and
-    whose dense models have one expert.
+    By Megatron's name, or Megatron-DeepSpeed's (4efb479d, megatron/arguments.py), where it is 1 by default and the rest
+    is dropped, and whose dense models have one expert.
     """
-    if arguments.has("moe-train-capacity-factor") and not arguments.has("disable-moe-token-dropping"):
+    named, all_that_come = arguments.has("moe-train-capacity-factor"), arguments.has("disable-moe-token-dropping")
+    if named or arguments.of_deepspeed():
         dense = arguments.text("num-experts", "1") == "1"
-        return 0.0 if dense else arguments.real("moe-train-capacity-factor", 0.0)
+        return 0.0 if dense or all_that_come else arguments.real("moe-train-capacity-factor", 1.0)
     return arguments.real("moe-expert-capacity-factor", 0.0)
 
 
