@@ -45,7 +45,7 @@ def read_degrees(arguments: Arguments, world: int | None, model: dict[str, Any])
     if by_heads > 1:
         cp = _of_deepspeed(arguments, by_heads, tp * pp * cp)
     mbs = arguments.number("micro-batch-size", 1) or 1
-    ep = arguments.number("expert-model-parallel-size") or arguments.number("moe-expert-parallel-size", 1) or 1
+    ep = _experts_over(arguments, (world or 0) // (tp * pp * cp) or 1)
     expert_tp = arguments.number("expert-tensor-parallel-size", _whole_experts(arguments, tp))
     ulysses, gather = (cp, False) if by_heads > 1 else _context(arguments, cp)
     etp = expert_tp or 1 if "moe" in model else 1
@@ -79,12 +79,28 @@ def read_degrees(arguments: Arguments, world: int | None, model: dict[str, Any])
     return ScriptDegrees(tp, pp, cp, dp, ep, etp, overlap, mbs, ulysses, gather, optimizer, sharded, group)
 
 
+def own_experts(arguments: Arguments) -> bool:
+    """Whether a fork's layers stand for DeepSpeed's experts: all on every rank, and none drops a token.
+
+    --moe-type of a fork of Megatron-DeepSpeed (matsuolab/nedo_project_code 0f0d3cd, megatron/model/transformer.py).
+    """
+    return arguments.has("moe-type") and arguments.text("moe-type") != "ds_moe"
+
+
+def _experts_over(arguments: Arguments, replicas: int) -> int:
+    """The ranks that experts are shared out over, by each parser's name: MegaBlocks takes all `replicas`
+    (databricks/megablocks 78eea65, layers/mpu.py)."""
+    ep = arguments.number("expert-model-parallel-size") or arguments.number("moe-expert-parallel-size", 1) or 1
+    ep = replicas if arguments.has("moe-expert-model-parallelism") else ep
+    return 1 if own_experts(arguments) else ep
+
+
 def _whole_experts(arguments: Arguments, tp: int) -> int:
     """Ranks that split an expert where no argument says how many: those of tp, in Megatron-LM.
 
     Megatron-DeepSpeed (4efb479d, megatron/core/tensor_parallel/layers.py) leaves experts whole unless it is told.
     """
-    split = arguments.has("enable-expert-tensor-parallelism")
+    split = arguments.has("enable-expert-tensor-parallelism") or own_experts(arguments)
     return tp if split or not arguments.of_deepspeed() else 1
 
 

@@ -196,16 +196,20 @@ def _either(arguments: Arguments, name: str, former: str, default: int) -> int |
 
 def _experts(arguments: Arguments, layers: int, ffn: int) -> dict[str, Any] | None:
     deepspeed = arguments.of_deepspeed()
-    counts = arguments.numbers("num-experts")  # Megatron-DeepSpeed takes a number for each layer with experts
+    blocks = arguments.has("moe-num-experts")  # MegaBlocks'
+    # Megatron-DeepSpeed takes a number for each layer with experts
+    counts = arguments.numbers("moe-num-experts" if blocks else "num-experts")
     if counts is None or (deepspeed and counts == [1]):  # a dense model there
         return None
     if len(set(counts)) > 1:
         arguments.trouble("--num-experts", "differs from layer to layer, which no architecture here says", counts)
     experts = counts[0]
     width = arguments.number("moe-ffn-hidden-size") or arguments.number("moe-intermediate-size") or ffn
+    if own_width := arguments.number("moe-hidden-size"):  # of these of the fork's experts alone
+        width = own_width if arguments.text("moe-type") == "hf_mixtral" else width
     fields: dict[str, Any] = {
         "experts": experts,
-        "top_k": arguments.number("topk", 1) if deepspeed else arguments.number("moe-router-topk", 2),
+        "top_k": _top_k(arguments, deepspeed, blocks),
         "expert_ffn": width,
         **_which_layers(arguments, layers),
     }
@@ -231,8 +235,17 @@ def _experts(arguments: Arguments, layers: int, ffn: int) -> dict[str, Any] | No
     return fields
 
 
+def _top_k(arguments: Arguments, deepspeed: bool, blocks: bool) -> int | None:
+    """Experts of a token by each parser's name and default; MegaBlocks' is stanford-futuredata/Megatron-LM 3a9e3d8."""
+    if blocks:
+        return arguments.number("moe-top-k", 1)
+    return arguments.number("topk", 1) if deepspeed else arguments.number("moe-router-topk", 2)
+
+
 def _which_layers(arguments: Arguments, layers: int) -> dict[str, int]:
     """Which layers have experts: every n-th, all after the first few, or by a list of zeros and ones."""
+    if arguments.has("moe-num-experts") or arguments.has("moe-type"):  # all, in MegaBlocks and in that fork
+        return {}
     if arguments.of_deepspeed():  # arguments.py of Megatron-DeepSpeed: 2
         every = arguments.number("expert-interval", 2) or 2
         return {"freq": every, "offset": every - 1} if every > 1 else {}

@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 from cpsolver.doors.importing.arguments import Arguments, pairs
 from cpsolver.doors.importing.deepspeed_file import WEIGHTS_AWAY
+from cpsolver.doors.importing.degrees import own_experts
 from cpsolver.inputs.language import say
 from cpsolver.profiles.switches import MuonTpMode
 from cpsolver.profiles.techniques import techniques
@@ -86,7 +87,13 @@ def _capacity(arguments: Arguments) -> float:
     named, all_that_come = arguments.has("moe-train-capacity-factor"), arguments.has("disable-moe-token-dropping")
     if named or arguments.of_deepspeed():
         dense = arguments.text("num-experts", "1") == "1"
-        return 0.0 if dense or all_that_come else arguments.real("moe-train-capacity-factor", 1.0)
+        return (
+            0.0
+            if dense or all_that_come or own_experts(arguments)
+            else arguments.real("moe-train-capacity-factor", 1.0)
+        )
+    if arguments.has("moe-capacity-factor"):  # MegaBlocks', where 0 drops nothing
+        return arguments.real("moe-capacity-factor", 0.0)
     return arguments.real("moe-expert-capacity-factor", 0.0)
 
 
