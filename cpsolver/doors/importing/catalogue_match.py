@@ -16,7 +16,7 @@ from cpsolver.inputs.data import package_data
 from cpsolver.inputs.document import read_text
 from cpsolver.inputs.english_sentences import as_messages, configuration_reason
 from cpsolver.inputs.errors import InputError, Trouble
-from cpsolver.inputs.language import say
+from cpsolver.inputs.language import later, say
 from models_zoo import (
     Architecture,
     UnknownModelError,
@@ -35,6 +35,8 @@ _BESIDE = re.compile(r"vl(?![a-z])|vl\d|omni|vision|audio|\dv(?![a-z])|ovis|llav
 """Names of models with an encoder of images or sound beside the decoder."""
 _VARIANT = re.compile(r"(?:[-_](?:instruct|base|chat|it|pt|hf|fp8|bf16|thinking|\d{4}))+$", re.IGNORECASE)
 """What the name of a repository has behind that of the model: it changes no size."""
+_UNSAID = ("kv_heads", "bias_qkv", "bias_attention_out", "bias_mlp")
+"""Fields that a checkpoint says where the arguments leave them out."""
 _SIZES = {"layers": "num-layers", "hidden": "hidden-size", "heads": "num-attention-heads", "vocab": "vocab-size"}
 
 
@@ -119,6 +121,41 @@ def catalogue_matches(fields: Mapping[str, Any], hint: str) -> list[Architecture
     ]
     positions = fields.get("max_positions")
     return sorted(same_shape, key=lambda model: (*_unlikeness(model, positions, hint), model.name))
+
+
+def checkpoint_fields(fields: Mapping[str, Any], hint: str) -> tuple[dict[str, Any], str]:
+    """What --use-checkpoint-args takes from a checkpoint and the arguments need not say, and a note on it.
+
+    Megatron-LM d98e8a6, training/checkpointing.py, load_args_from_checkpoint: heads of keys and values, biases and the
+    kinds of layers are the checkpoint's in any case. Here they are those of the likeliest model of the catalogue that
+    differs from the arguments in nothing else.
+    """
+    sizes = {key: value for key, value in fields.items() if key not in _UNSAID}
+    likely = [
+        (_unlikeness(model, fields.get("max_positions"), hint), model.name, model)
+        for model in list_architectures()
+        if not model.proposal and _same_but_unsaid(model, sizes)
+    ]
+    found = min(likely, default=None, key=lambda each: each[:2])
+    if found is None or not found[0][1]:
+        told = later(
+            "--use-checkpoint-args: heads of keys and values, and biases, are the checkpoint's: taken as given"
+        )
+        return {}, say(told)
+    model = found[2]
+    told = later("--use-checkpoint-args: heads of keys and values, and biases, are the checkpoint's: taken as {name}'s")
+    return {key: getattr(model, key) for key in _UNSAID}, say(told, name=model.name)
+
+
+def _same_but_unsaid(model: Architecture, sizes: Mapping[str, Any]) -> bool:
+    if (model.layers, model.hidden, model.heads) != tuple(sizes[key] for key in ("layers", "hidden", "heads")):
+        return False
+    own, open_vocab = {key: getattr(model, key) for key in _UNSAID}, "vocab" not in sizes
+    try:
+        probe = Architecture.model_validate({"name": "custom", "vocab": 1, **sizes, **own})
+    except ValidationError:  # told of the model itself
+        return False
+    return _shape(model, open_vocab) == _shape(probe, open_vocab)
 
 
 def _unlikeness(model: Architecture, positions: Any, hint: str) -> tuple[bool, int]:

@@ -1,0 +1,25 @@
+"""What a script leaves to others: to a checkpoint, a tokenizer, a file beside it, the scheduler that runs it."""
+
+from __future__ import annotations
+
+from tests.support.command import in_tmp  # noqa: F401
+from tests.support.scripts import LLAMA, STEP, imported, torchrun
+
+
+SAVED = (
+    "--num-layers 80 --hidden-size 8192 --ffn-hidden-size 28672 --num-attention-heads 64 --swiglu --normalization "
+    "RMSNorm --use-rotary-position-embeddings --untie-embeddings-and-output-weights --max-position-embeddings 4096 "
+    "--tokenizer-type Llama2Tokenizer --use-checkpoint-args --attention-dropout 0 --hidden-dropout 0 "
+)
+"""Sizes as rioyokotalab's Megatron-Llama2 bba30fe gives them: its checkpoint has groups of heads, and no biases."""
+
+
+def test_what_a_checkpoint_says_is_the_likeliest_model_s() -> None:
+    """load_args_from_checkpoint (Megatron-LM d98e8a6) takes groups and biases from it, whatever the arguments say."""
+    found = imported(torchrun(SAVED + "--save llama-2-70b " + STEP + "--tensor-model-parallel-size 8"))
+    assert found.spec["model"] == "llama2-70b"
+    assert any("--use-checkpoint-args" in note and "llama2-70b" in note for note in found.notes)
+    narrower = imported(torchrun(SAVED.replace("28672", "20480") + "--vocab-size 32000 " + STEP))
+    assert (narrower.model.kv_heads, narrower.model.bias_mlp) == (64, True)
+    assert any("--use-checkpoint-args" in note and "as given" in note for note in narrower.notes)
+    assert not any("--use-checkpoint-args" in note for note in imported(torchrun(LLAMA + STEP)).notes)
