@@ -112,8 +112,10 @@ def _narrow(arguments: Arguments, precision: str) -> dict[str, Any]:
 def _launches(arguments: Arguments) -> dict[str, Any]:
     """What the host is spared: CUDA graphs, and a dispatcher that need not wait for counts of tokens."""
     scope = " ".join(arguments.values("cuda-graph-scope") + arguments.values("cuda-graph-modules"))
-    graphs = {"transformer_engine": "te", "local": "full" if "full_iteration" in scope else None}
-    impl = arguments.text("cuda-graph-impl", "none")
+    graphs = {"transformer_engine": "te", "local": "full" if "full_iteration" in scope else "te"}
+    former = {"external-cuda-graph": "transformer_engine", "enable-cuda-graph": "local"}  # core_v0.12.1
+    named = [impl for name, impl in former.items() if arguments.has(name)]
+    impl = arguments.text("cuda-graph-impl", next(iter(named), "none"))
     fields: dict[str, Any] = {"cuda_graph": "full" if impl == "full_iteration" else graphs.get(str(impl))}
     if arguments.text("moe-token-dispatcher-type") == "flex":
         arguments.note_read("moe-enable-deepep")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.command import in_tmp  # noqa: F401
 from tests.support.scripts import LLAMA, STEP, imported, torchrun
-
 
 SAVED = (
     "--num-layers 80 --hidden-size 8192 --ffn-hidden-size 28672 --num-attention-heads 64 --swiglu --normalization "
@@ -23,3 +24,22 @@ def test_what_a_checkpoint_says_is_the_likeliest_model_s() -> None:
     assert (narrower.model.kv_heads, narrower.model.bias_mlp) == (64, True)
     assert any("--use-checkpoint-args" in note and "as given" in note for note in narrower.notes)
     assert not any("--use-checkpoint-args" in note for note in imported(torchrun(LLAMA + STEP)).notes)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "graph", "told"),
+    [
+        ("--external-cuda-graph --te-rng-tracker", "te", False),
+        ("--enable-cuda-graph", "te", True),
+        ("--cuda-graph-impl local", "te", True),
+        ("--cuda-graph-impl local --cuda-graph-scope full_iteration", "full", False),
+        ("--cuda-graph-impl transformer_engine", "te", False),
+        ("", None, False),
+    ],
+)
+def test_graphs_by_all_their_names(arguments: str, graph: str | None, told: bool) -> None:
+    """core_v0.12.1 names them by flags, which d98e8a6 still takes (training/arguments.py)."""
+    found = imported(torchrun(LLAMA + STEP + arguments))
+    assert found.spec["training"].get("cuda_graph") == graph
+    assert any("layer by layer" in note for note in found.notes) == told
+    assert not found.unused
