@@ -212,7 +212,8 @@ class Arguments:
 
 
 _MATTERS = re.compile(
-    "parallel|optimizer|recompute|offload|overlap|shard|pipeline|expert|moe|fp8|fp4|quant|lora|interleav|schedule|freeze"
+    "parallel|optimizer|recompute|offload|overlap|shard|pipeline|expert|moe|fp8|fp4|quant|lora|interleav|schedule|freeze|"
+    "alibi|attn|attention|window|norm(?!aliz)|all-to-all|all2all"
 )
 
 

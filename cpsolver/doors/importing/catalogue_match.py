@@ -35,6 +35,7 @@ _BESIDE = re.compile(r"vl(?![a-z])|vl\d|omni|vision|audio|\dv(?![a-z])|ovis|llav
 """Names of models with an encoder of images or sound beside the decoder."""
 _VARIANT = re.compile(r"(?:[-_](?:instruct|base|chat|it|pt|hf|fp8|bf16|thinking|\d{4}))+$", re.IGNORECASE)
 """What the name of a repository has behind that of the model: it changes no size."""
+_COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _UNSAID = ("kv_heads", "bias_qkv", "bias_attention_out", "bias_mlp")
 """Fields that a checkpoint says where the arguments leave them out."""
 _SIZES = {"layers": "num-layers", "hidden": "hidden-size", "heads": "num-attention-heads", "vocab": "vocab-size"}
@@ -57,16 +58,7 @@ def match_model(
         ]
         raise InputError([Trouble(f"model.{where}", text, file=name) for where, text in details]) from None
     if "vocab" not in fields:
-        vocabulary, note = _vocabulary(matches, fields.get("max_positions"), f"{name} {hint}")
-        if vocabulary is None and (known := _by_name(tokenizer)) is not None:
-            vocabulary, note = (
-                known,
-                say(
-                    "no --vocab-size: taken as that of the tokenizer {tokenizer}, {known:,}",
-                    tokenizer=tokenizer,
-                    known=known,
-                ),
-            )
+        vocabulary, note = _vocabulary(matches, fields.get("max_positions"), f"{name} {hint}", tokenizer)
         if vocabulary is None:
             raise InputError(Trouble("--vocab-size", note, allowed="--vocab-size N", file=name))
         if notes is not None:
@@ -78,26 +70,43 @@ def match_model(
     return Architecture.model_validate({"name": "imported", **fields}), {"name": "imported", **fields}
 
 
-def _vocabulary(matches: Sequence[Architecture], positions: Any, hint: str) -> tuple[int | None, str]:
-    """A vocabulary for a model without one, and where it comes from: the tokenizer, else a model of the same shape.
+def _vocabulary(matches: Sequence[Architecture], positions: Any, hint: str, path: str) -> tuple[int | None, str]:
+    """A vocabulary for a model without one, and where it comes from: the tokenizer, by its type or by its name (the
+    last of `path`), else a model of the same shape.
 
     None where there is none, or where equally likely models differ in it; the text then says so.
     """
     types = {kind: int(entry["tokens"]) for kind, entry in package_data(_TABLE)["types"].items()}
+    given = _COMMENT.sub("", hint)
     for tokenizer, size in types.items():
-        if tokenizer in hint and (not matches or size in {match.vocab for match in matches}):
+        if tokenizer in given and (not matches or size in {match.vocab for match in matches}):
             return size, say("no --vocab-size: taken as {tokenizer}'s, {size:,}", tokenizer=tokenizer, size=size)
+    if (known := _by_name(path)) is not None:
+        told = later("no --vocab-size: taken as that of the tokenizer {tokenizer}, {known:,}")
+        return known, say(told, tokenizer=path, known=known)
     if not matches:
         return None, say("is not given: the tokenizer has it, and no model of the catalogue has this shape")
     likeliest = _unlikeness(matches[0], positions, hint)
     best = [match for match in reversed(matches) if _unlikeness(match, positions, hint) == likeliest]
     vocabularies = {match.vocab: match.name for match in best}
-    if len(vocabularies) > 1:
+    if len(vocabularies) > 1 or not _is_named(matches[0], hint, path):
         sizes = ", ".join(f"{size:,} ({name})" for size, name in sorted(vocabularies.items()))
         return None, say("is not given: the tokenizer has it, and models of this shape have {sizes}", sizes=sizes)
     return matches[0].vocab, say(
         "no --vocab-size: taken as {name}'s, {vocab:,}", name=matches[0].name, vocab=matches[0].vocab
     )
+
+
+def _is_named(model: Architecture, hint: str, path: str) -> bool:
+    """Whether a text names the model's family, and its tokenizer no other: models of one shape are many."""
+    own = _family(model.name)
+    last = path.rstrip("/").rpartition("/")[2].lower()
+    of_tokenizer = {_family(each.name) for each in list_architectures()} & set(re.findall("[a-z]+", last))
+    return re.search(rf"(?<![a-z]){own}(?![a-z])", hint.lower()) is not None and of_tokenizer <= {own}
+
+
+def _family(name: str) -> str:
+    return re.split("[^a-z]", name.lower())[0]
 
 
 def _by_name(tokenizer: str) -> int | None:

@@ -149,6 +149,8 @@ def _positions(arguments: Arguments) -> str:
     rotary = [arguments.has(name) for name in _ROTARY]
     if any(rotary):  # all are asked first: what was asked for counts as read
         return "rope"
+    if arguments.has("use-alibi-mask"):  # Pai-Megatron-Patch a098ca5, model/baichuan2/transformer.py
+        return "alibi"
     return kinds.get((named or "").lower(), "none" if none and named is None else "learned")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cpsolver.inputs.errors import InputError
 from tests.support.command import in_tmp  # noqa: F401
 from tests.support.scripts import LLAMA, STEP, imported, torchrun
 
@@ -43,3 +44,24 @@ def test_graphs_by_all_their_names(arguments: str, graph: str | None, told: bool
     assert found.spec["training"].get("cuda_graph") == graph
     assert any("layer by layer" in note for note in found.notes) == told
     assert not found.unused
+
+
+WITHOUT = LLAMA.replace("--vocab-size 32000 ", "") + STEP
+"""LLaMA 7B, which has the shape of other makers' models of 7B."""
+
+
+def test_a_tokenizer_s_name_says_more_than_a_model_s_shape() -> None:
+    path = "--tokenizer-type TikTokenizer --tokenizer-model /data/zjllm-llama3-tokenizer"
+    found = imported(torchrun(WITHOUT + path))
+    assert found.model.vocab == 128256
+    assert any("zjllm-llama3-tokenizer, 128,256" in note for note in found.notes)
+
+
+def test_a_vocabulary_is_that_of_a_model_of_the_same_shape_that_the_script_names() -> None:
+    named = imported("# LLaMA 2\n" + torchrun(WITHOUT))
+    assert (named.spec["model"], named.model.vocab) == ("llama2-7b", 32000)
+    commented = "# --tokenizer-type GPT2BPETokenizer\n"
+    others = [torchrun(WITHOUT), "# LLaMA 2\n" + torchrun(WITHOUT + "--tokenizer-model /data/Qwen1.5-MoE-A2.7B")]
+    for text in (*others, commented + torchrun(WITHOUT)):
+        with pytest.raises(InputError, match=r"--vocab-size: is not given.* models of this shape have"):
+            imported(text)
