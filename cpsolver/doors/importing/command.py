@@ -25,6 +25,7 @@ _PER_NODE = (
     "ntasks-per-node",
     "gpus-per-node",
     "npernode",
+    "ppn",
 )
 _NODES = ("nnodes", "num_nodes", "nodes")
 _NEVER_TRAIN = (
@@ -46,6 +47,10 @@ _NEVER_TRAIN = (
 """Commands beside those whose output is known that only show or move what a training command is made of."""
 SWIFT, _SWIFT_STARTS = "megatron", ("sft", "pt", "rlhf", "export")
 """ms-swift's program, and what it starts."""
+_FORKING = ("torchrun", "deepspeed")
+"""Launchers that start the processes of a node themselves."""
+_TASKS = ("ntasks-per-node", "npernode", "ppn")
+"""Slurm's and MPI's processes of a node: each is a device's, if it is no launcher."""
 _ALL = ("worker_num", "np", "n", "ntasks")
 
 
@@ -181,6 +186,7 @@ class TrainingDevices:
 def devices(script: Script, training: TrainingCommand, text: str) -> TrainingDevices:
     """The devices that the training starts on, by its launcher, its own arguments, and #SBATCH lines of the text."""
     options = _options([*_batch_lines(text), *training.tokens, *training.launch])
+    launched = any(PurePosixPath(word).name in _FORKING or word in _MODULES for word in training.launch)
     needs: list[str] = []
 
     def number(names: Sequence[str]) -> int | None:
@@ -202,11 +208,9 @@ def devices(script: Script, training: TrainingCommand, text: str) -> TrainingDev
 
     if (included := _included(options.get("include", ""))) is not None:
         return included
-    per_node, nodes, total_given = number(_PER_NODE), number(_NODES), number(_ALL)
+    per_node = number([name for name in _PER_NODE if not (launched and name in _TASKS)])
+    nodes, total_given = number(_NODES), number(() if launched else _ALL)
     if per_node is not None and nodes is None and not needs:
-        launched = any(
-            PurePosixPath(word).name in ("torchrun", "deepspeed") or word in _MODULES for word in training.launch
-        )
         nodes = 1 if launched else None  # both start one node by default
     if per_node is None and nodes is None and total_given is None:
         return TrainingDevices(None, None, tuple(needs))
@@ -235,6 +239,8 @@ def _options(words: Sequence[str]) -> dict[str, str]:
         elif index + 1 < len(words) and not words[index + 1].startswith("-"):
             options[name] = words[index + 1]
     options.setdefault("nodes", options.get("N", ""))
+    asked = re.match(r"gpu:(?:[\w.-]+:)?(\d+)$", options.get("gres", ""))
+    options.setdefault("gpus-per-node", asked[1] if asked else "")
     return {name: value for name, value in options.items() if value}
 
 

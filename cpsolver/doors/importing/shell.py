@@ -110,8 +110,8 @@ def batch_values(text: str) -> dict[str, str]:
         if found := re.findall(rf"^#SBATCH\s+{option}\s*(\d+)\s*(?:#.*)?$", text, re.MULTILINE):
             values |= dict.fromkeys(names, found[-1])
     nodes = "|".join(sorted(table()["whole_nodes"]))
-    if found := re.findall(rf"^#\$[ \t]+-l[ \t]+(?:{nodes})=(\d+)[ \t]*$", text, re.MULTILINE):
-        values["NHOSTS"] = found[-1]
+    if whole := re.findall(rf"^#\$[ \t]+-l[ \t]+({nodes})=(\d+)[ \t]*$", text, re.MULTILINE):
+        values["SGE_RESOURCE_TYPE"], values["NHOSTS"] = whole[-1]
     return values
 
 

@@ -65,3 +65,23 @@ def test_a_vocabulary_is_that_of_a_model_of_the_same_shape_that_the_script_names
     for text in (*others, commented + torchrun(WITHOUT)):
         with pytest.raises(InputError, match=r"--vocab-size: is not given.* models of this shape have"):
             imported(text)
+
+
+@pytest.mark.parametrize(
+    ("head", "start", "devices"),
+    [
+        ("#SBATCH --ntasks-per-node=1\n#SBATCH --gres=gpu:8\n", "deepspeed --num_nodes 2", (16, 8)),
+        ("#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n#SBATCH --gres=gpu:a100:4\n", "deepspeed", (8, 4)),
+        ("#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=8\n", "srun python", (16, 8)),
+        ("", "mpiexec -n 16 --ppn 8 python", (16, 8)),
+        (
+            "#$ -l rt_AF=2\n",
+            "[[ $SGE_RESOURCE_TYPE == rt_AF ]] && N=8\nmpirun -np $((NHOSTS * N)) -npernode $N python",
+            (16, 8),
+        ),
+    ],
+)
+def test_devices_that_the_scheduler_gives(head: str, start: str, devices: tuple[int, int]) -> None:
+    """DeepSpeed starts a process for each device of a node, whatever tasks Slurm has there; mpirun as many as told."""
+    cluster = imported(f"{head}{start} pretrain_gpt.py {LLAMA}{STEP}\n").spec["cluster"]
+    assert (cluster["num_gpus"], cluster["gpus_per_node"]) == devices
