@@ -30,6 +30,11 @@ _WORD = r"(\$\{\w+\}|\$?\w+)"
 _STAGE = re.compile(rf'"zero_optimization"\s*:\s*\{{[^{{}}]*?"stage"\s*:\s*"?{_WORD}"?')
 _OFFLOAD = re.compile(rf'"offload_(optimizer|param)"\s*:\s*\{{[^{{}}]*?"device"\s*:\s*"{_WORD}"')
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
+_NAMED = re.compile(r"\$\{?(\w+)\}?")
+_MARK = r"<<-?[ \t]*[\"']?(\w+)[\"']?"
+_TARGET = r">[ \t]*\"?([^\s\"<>|&;]+)\"?"
+_HERE = re.compile(rf"{_MARK}[ \t]*{_TARGET}|{_TARGET}[ \t]*{_MARK}")
+"""Where a here-document begins that is written to a file: its mark and the file's name, in either order."""
 
 
 def add_deepspeed(arguments: Arguments, script: str, text: str = "") -> list[str]:
@@ -43,7 +48,7 @@ def add_deepspeed(arguments: Arguments, script: str, text: str = "") -> list[str
     named = next((arguments.given[name][-1] for name in _OPTIONS if arguments.given.get(name)), None)
     file = None if named is None else beside(script, named)
     if file is None:
-        return _written(arguments, _COMMENT.sub("", text))
+        return _written(arguments, _own_text(arguments, named, _COMMENT.sub("", text)))
     zero = _zero(file)
     stage = zero.get("stage", 0)
     if stage not in _STAGES or isinstance(stage, bool):
@@ -57,6 +62,28 @@ def add_deepspeed(arguments: Arguments, script: str, text: str = "") -> list[str
     weights = zero.get("offload_param")
     device = weights.get("device", "none") if isinstance(weights, dict) else "none" if not weights else "cpu"
     return [_taken(arguments, str(stage), text, str(device))]
+
+
+def _own_text(arguments: Arguments, named: str | None, text: str) -> str:
+    """The script's text without the here-documents that it writes to other files than the one that is named."""
+    if named is None or arguments.variables.unclear_in(named):
+        return text
+    wanted = Path(arguments.variables.shown(named)).name
+    kept, mark, other = [], "", False
+    for line in text.splitlines():
+        if not mark and (found := _HERE.search(line)):
+            mark, other = found[1] or found[4], _target(found[2] or found[3], arguments) not in (None, wanted)
+        elif mark and line.strip() == mark:
+            mark, other = "", False
+        if not other:
+            kept.append(line)
+    return "\n".join(kept)
+
+
+def _target(written: str, arguments: Arguments) -> str | None:
+    """The name of the file that a here-document is written to; None where it is not known."""
+    shown = _NAMED.sub(lambda each: arguments.variables.scalars.get(each[1], each[0]), written)
+    return None if "$" in shown or arguments.variables.unclear_in(shown) else Path(shown).name
 
 
 def _written(arguments: Arguments, text: str) -> list[str]:

@@ -85,3 +85,19 @@ def test_devices_that_the_scheduler_gives(head: str, start: str, devices: tuple[
     """DeepSpeed starts a process for each device of a node, whatever tasks Slurm has there; mpirun as many as told."""
     cluster = imported(f"{head}{start} pretrain_gpt.py {LLAMA}{STEP}\n").spec["cluster"]
     assert (cluster["num_gpus"], cluster["gpus_per_node"]) == devices
+
+
+def test_a_file_of_deepspeed_that_a_script_writes_counts_where_it_is_the_one_that_is_named() -> None:
+    written = 'DS=out/zero3.json\ncat <<EOT > $DS\n{"zero_optimization": {"stage": 3}}\nEOT\n'
+    train = torchrun(f"{LLAMA}{STEP}--deepspeed --zero-stage 1 --deepspeed_config ")
+    mine, other = (imported(written + train.rstrip() + f" {name}\n") for name in ("$DS", "other.json"))
+    assert mine.strategy is not None
+    assert other.strategy is not None
+    assert (mine.strategy.sharded, other.strategy.sharded) == ("parameters", "optimizer")
+
+
+def test_a_model_s_name_beside_its_sizes_is_another_framework_s_than_loongforge() -> None:
+    found = imported(torchrun(LLAMA + STEP + "--model-name OPT"))
+    assert found.model.layers == 32
+    with pytest.raises(InputError, match="OPT.yaml is not in the script's folder"):
+        imported(torchrun(STEP + "--model-name OPT"))
