@@ -99,5 +99,5 @@ def test_a_file_of_deepspeed_that_a_script_writes_counts_where_it_is_the_one_tha
 def test_a_model_s_name_beside_its_sizes_is_another_framework_s_than_loongforge() -> None:
     found = imported(torchrun(LLAMA + STEP + "--model-name OPT"))
     assert found.model.layers == 32
-    with pytest.raises(InputError, match="OPT.yaml is not in the script's folder"):
+    with pytest.raises(InputError, match=r"OPT\.yaml is not in the script's folder"):
         imported(torchrun(STEP + "--model-name OPT"))
