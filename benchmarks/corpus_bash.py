@@ -40,7 +40,6 @@ _EMPTY = (
     "cp",
     "sleep",
     "hostname",
-    "nvidia-smi",
     "npu-smi",
     "git",
     "pip",
@@ -59,6 +58,8 @@ _GOES_ON = {"BASH_FUNC_cd%%": '() { builtin cd "$@" 2> /dev/null || true; }'}
 """Folders that are missing here are there for whoever runs the script."""
 _HANDS_ON = 'while [ $# -gt 1 ]; do if [ "$1" = -c ]; then exec {bash} "$@"; fi; shift; done\n'
 """A launcher hands a text behind -c on to a shell."""
+_GPUS = "#!{bash}\nfor ((i = 0; i < ${{SLURM_GPUS_ON_NODE:-0}}; i++)); do echo GPU; done\n"
+"""A line for each GPU that Slurm was asked for."""
 _TOOLS = (
     "basename",
     "dirname",
@@ -140,6 +141,7 @@ def bash_runs(file: Path, arguments: Sequence[str], stops: bool = True) -> list[
             _executable(programs / stub, _NOTE.format(bash=bash) + _HANDS_ON.format(bash=bash))
         for stub in _EMPTY:
             _executable(programs / stub, f"#!{bash}\n")
+        _executable(programs / "nvidia-smi", _GPUS.format(bash=bash))
         for tool in _TOOLS:
             if found := shutil.which(tool):
                 (programs / tool).symlink_to(found)

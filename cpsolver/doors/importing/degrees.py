@@ -80,11 +80,13 @@ def read_degrees(arguments: Arguments, world: int | None, model: dict[str, Any])
 
 
 def own_experts(arguments: Arguments) -> bool:
-    """Whether a fork's layers stand for DeepSpeed's experts: all on every rank, and none drops a token.
+    """Whether another layer stands for DeepSpeed's experts: all on every rank, and none drops a token.
 
-    --moe-type of a fork of Megatron-DeepSpeed (matsuolab/nedo_project_code 0f0d3cd, megatron/model/transformer.py).
+    --num-experts-switch of 4efb479d, and --moe-type of a fork of it (matsuolab/nedo_project_code 0f0d3cd), both in
+    megatron/model/transformer.py.
     """
-    return arguments.has("moe-type") and arguments.text("moe-type") != "ds_moe"
+    named = arguments.has("moe-type") and arguments.text("moe-type") != "ds_moe"
+    return arguments.has("num-experts-switch") or named
 
 
 def _experts_over(arguments: Arguments, replicas: int) -> int:

@@ -181,7 +181,7 @@ class _Training:
 
 
 def _script(name: str, text: str, options: ImportOptions) -> Imported:
-    script = read_script(text, name, dict(options.given), options.arguments)
+    script = read_script(text, name, dict(options.given), options.arguments, options.gpus_per_node)
     named = [] if options.chip else [chip for chip in [asked_of_slurm(text)] if chip]
     options = replace(options, chip=named[0]) if named else options
     training = find_training(script, name)

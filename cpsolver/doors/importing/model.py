@@ -198,9 +198,9 @@ def _either(arguments: Arguments, name: str, former: str, default: int) -> int |
 
 def _experts(arguments: Arguments, layers: int, ffn: int) -> dict[str, Any] | None:
     deepspeed = arguments.of_deepspeed()
-    blocks = arguments.has("moe-num-experts")  # MegaBlocks'
+    switch, blocks = arguments.has("num-experts-switch"), arguments.has("moe-num-experts")  # the latter MegaBlocks'
     # Megatron-DeepSpeed takes a number for each layer with experts
-    counts = arguments.numbers("moe-num-experts" if blocks else "num-experts")
+    counts = arguments.numbers("num-experts-switch" if switch else "moe-num-experts" if blocks else "num-experts")
     if counts is None or (deepspeed and counts == [1]):  # a dense model there
         return None
     if len(set(counts)) > 1:
@@ -211,7 +211,7 @@ def _experts(arguments: Arguments, layers: int, ffn: int) -> dict[str, Any] | No
         width = own_width if arguments.text("moe-type") == "hf_mixtral" else width
     fields: dict[str, Any] = {
         "experts": experts,
-        "top_k": _top_k(arguments, deepspeed, blocks),
+        "top_k": 1 if switch else _top_k(arguments, deepspeed, blocks),
         "expert_ffn": width,
         **_which_layers(arguments, layers),
     }
@@ -246,8 +246,8 @@ def _top_k(arguments: Arguments, deepspeed: bool, blocks: bool) -> int | None:
 
 def _which_layers(arguments: Arguments, layers: int) -> dict[str, int]:
     """Which layers have experts: every n-th, all after the first few, or by a list of zeros and ones."""
-    if arguments.has("moe-num-experts") or arguments.has("moe-type"):  # all, in MegaBlocks and in that fork
-        return {}
+    if any(arguments.has(name) for name in ("moe-num-experts", "moe-type", "num-experts-switch")):
+        return {}  # all of them
     if arguments.of_deepspeed():  # arguments.py of Megatron-DeepSpeed: 2
         every = arguments.number("expert-interval", 2) or 2
         return {"freq": every, "offset": every - 1} if every > 1 else {}

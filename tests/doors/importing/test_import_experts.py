@@ -59,3 +59,14 @@ def test_experts_that_a_fork_of_deepspeed_has_beside_its_own(kind: str, width: i
     assert found.model.moe is not None
     assert (found.model.moe.expert_ffn, found.model.moe.freq) == (width, 1)
     assert found.spec["training"].get("expert_capacity_factor") == (1.0 if kind == "ds_moe" else None)
+
+
+def test_experts_of_a_switch_stand_on_every_rank_and_take_a_token_alone() -> None:
+    """--num-experts-switch of Megatron-DeepSpeed 4efb479d (megatron/model/transformer.py, SwitchMLP)."""
+    found = imported(torchrun(GPT + "--deepspeed --num-experts-switch 4 --tensor-model-parallel-size 2 --topk 2"))
+    assert found.strategy is not None
+    assert (found.strategy.ep, found.strategy.etp) == (1, 2)
+    moe = found.model.moe
+    assert moe is not None
+    assert (moe.experts, moe.top_k, moe.freq) == (4, 1, 1)
+    assert "expert_capacity_factor" not in found.spec["training"]

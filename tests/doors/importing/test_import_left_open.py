@@ -101,3 +101,16 @@ def test_a_model_s_name_beside_its_sizes_is_another_framework_s_than_loongforge(
     assert found.model.layers == 32
     with pytest.raises(InputError, match=r"OPT\.yaml is not in the script's folder"):
         imported(torchrun(STEP + "--model-name OPT"))
+
+
+COUNTED = (
+    "GPUS=$(nvidia-smi --query-gpu=name --format=csv,noheader | wc -l)\ntorchrun --nproc_per_node $GPUS --nnodes 2 "
+)
+
+
+def test_the_gpus_of_a_node_that_a_script_counts_are_those_that_it_asks_for_or_that_the_user_gives() -> None:
+    train = f"{COUNTED}pretrain_gpt.py {LLAMA}{STEP}\n"
+    assert imported(f"#SBATCH --gres=gpu:4\n{train}").spec["cluster"]["num_gpus"] == 8
+    assert imported(train, gpus_per_node=8).spec["cluster"]["num_gpus"] == 16
+    with pytest.raises(InputError, match=r"nvidia-smi.*which is not run"):
+        imported(train)
