@@ -12,7 +12,7 @@ from cpsolver.doors.importing.printed import is_printer
 from cpsolver.doors.importing.scope import OutOfScopeError, out_of_scope
 from cpsolver.doors.importing.shell import Script, ScriptCommand, read_text_commands
 from cpsolver.inputs.errors import InputError, Trouble
-from cpsolver.inputs.language import say
+from cpsolver.inputs.language import later, say
 
 _LAUNCHERS = ("torchrun", "deepspeed", "msrun", "accelerate", "mpirun", "srun")
 _MODULES = ("torch.distributed.launch", "torch.distributed.run")
@@ -45,6 +45,8 @@ _NEVER_TRAIN = (
     "find",
 )
 """Commands beside those whose output is known that only show or move what a training command is made of."""
+_SHOWN = 3
+"""Values that a message names, of those that are not known."""
 SWIFT, _SWIFT_STARTS = "megatron", ("sft", "pt", "rlhf", "export")
 """ms-swift's program, and what it starts."""
 _FORKING = ("torchrun", "deepspeed")
@@ -96,6 +98,7 @@ def find_training(script: Script, file: str | None) -> TrainingCommand:
             if script.ended
             else ""
         )
+        ended += _likeliest(script)
         message = say("has no training command: none of its commands has model arguments{ended}", ended=ended)
         allowed = say("torchrun, python -m torch.distributed.launch or deepspeed with --num-layers, --hidden-size ...")
         raise InputError(Trouble("", message, allowed=allowed, file=file))
@@ -111,6 +114,22 @@ def find_training(script: Script, file: str | None) -> TrainingCommand:
     trainings = inside
     others = tuple(training.line for training in trainings if training is not chosen)
     return replace(chosen, others=others)
+
+
+def _likeliest(script: Script) -> str:
+    """In words, the last program that is started with words whose values are not known; empty where there is none."""
+    for run in reversed(script.commands):
+        split = None if is_printer(run.words[0]) or run.words[0] in _NEVER_TRAIN else _split(run.words)
+        program = PurePosixPath(script.variables.shown(split[0])).name if split else ""
+        if not split or not program.endswith(".py") or out_of_scope(program, split[2]):
+            continue
+        unclear = {one.name: one for word in split[2] for one in script.variables.unclear_in(word)}
+        if unclear:
+            each = later("{name}, which {reason} (line {line})")
+            shown = [say(each, name=one.name, reason=one.reason, line=one.line) for one in unclear.values()]
+            told = later("; in line {line} {program} starts with what is not known: {shown}")
+            return say(told, line=run.line, program=program, shown=say("; ").join(shown[:_SHOWN]))
+    return ""
 
 
 def _is_rest(training: TrainingCommand) -> bool:

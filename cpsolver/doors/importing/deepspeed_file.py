@@ -23,6 +23,7 @@ from cpsolver.inputs.language import say
 _OPTIONS = ("deepspeed_config", "deepspeed-config")
 _MOST_LETTERS = 1_000_000
 _STAGES = (0, 1, 2, 3)
+_OTHER = {"fp16": "bf16", "bf16": "fp16"}
 _OFFLOADED = ("optimizer", "param")
 WEIGHTS_AWAY = "offload_param"
 """What the arguments have where a file with stage 3 has sharded weights wait on the host; no parser's own name."""
@@ -49,7 +50,7 @@ def add_deepspeed(arguments: Arguments, script: str, text: str = "") -> list[str
     file = None if named is None else beside(script, named)
     if file is None:
         return _written(arguments, _own_text(arguments, named, _COMMENT.sub("", text)))
-    zero = _zero(file)
+    zero, half = _zero(file)
     stage = zero.get("stage", 0)
     if stage not in _STAGES or isinstance(stage, bool):
         raise InputError(
@@ -61,7 +62,11 @@ def add_deepspeed(arguments: Arguments, script: str, text: str = "") -> list[str
         arguments.given.setdefault("optimizer-cpu-offload", ())
     weights = zero.get("offload_param")
     device = weights.get("device", "none") if isinstance(weights, dict) else "none" if not weights else "cpu"
-    return [_taken(arguments, str(stage), text, str(device))]
+    told = [_taken(arguments, str(stage), text, str(device))]
+    if half is not None and {"fp16", "bf16"} & arguments.given.keys() == {_OTHER[half]}:
+        arguments.given[half] = arguments.given.pop(_OTHER[half])
+        told.append(say("{file}: {half}, whatever --{given} says", file=file.name, half=half, given=_OTHER[half]))
+    return told
 
 
 def _own_text(arguments: Arguments, named: str | None, text: str) -> str:
@@ -151,7 +156,8 @@ def _name_of(script: str, named: str, file: Path) -> str:
     return file.name if file == Path(script).parent / named else f"{named} -> {file}"
 
 
-def _zero(file: Path) -> dict[str, Any]:
+def _zero(file: Path) -> tuple[dict[str, Any], str | None]:
+    """The section of ZeRO, and the one type of 16 bits that the file has its engine compute in."""
     _, text = read_text(file)
     try:
         data = json.loads(text)
@@ -160,7 +166,8 @@ def _zero(file: Path) -> dict[str, Any]:
     zero = data.get("zero_optimization", {}) if isinstance(data, dict) else None
     if not isinstance(zero, dict):
         raise InputError(Trouble("zero_optimization", "must hold fields", zero, file=str(file)))
-    return zero
+    on = [half for half in _OTHER if isinstance(data.get(half), dict) and data[half].get("enabled") is True]
+    return zero, on[0] if len(on) == 1 else None
 
 
 def listed_hosts(words: Sequence[str], script: str) -> tuple[int, ...]:

@@ -293,6 +293,8 @@ class SimpleCommands:
             value, current = self.variables.text(word, len(head)), self.variables.get(name)
         if name in self.variables.given or (value == current and not adds):
             return
+        if current and value.startswith(current) and value[len(current) :][:1].isspace():  # NAME="$NAME more"
+            value, adds = value[len(current) :].strip(), True
         shown = self.variables.shown(value)
         if adds:
             self.script.warn(

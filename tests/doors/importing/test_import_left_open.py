@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cpsolver.inputs.errors import InputError
-from tests.support.command import in_tmp  # noqa: F401
+from tests.support.command import in_tmp, write  # noqa: F401
 from tests.support.scripts import LLAMA, STEP, imported, torchrun
 
 SAVED = (
@@ -114,3 +114,18 @@ def test_the_gpus_of_a_node_that_a_script_counts_are_those_that_it_asks_for_or_t
     assert imported(train, gpus_per_node=8).spec["cluster"]["num_gpus"] == 16
     with pytest.raises(InputError, match=r"nvidia-smi.*which is not run"):
         imported(train)
+
+
+@pytest.mark.parametrize(("enabled", "precision"), [("true", "fp16"), ('"auto"', "bf16"), ("false", "bf16")])
+def test_the_engine_computes_in_the_type_of_its_file(enabled: str, precision: str) -> None:
+    """DeepSpeed 0.19.8, runtime/config.py: fp16.enabled, which knows nothing of Megatron's arguments."""
+    write("ds.json", f'{{"fp16": {{"enabled": {enabled}}}, "zero_optimization": {{"stage": 1}}}}')
+    found = imported(torchrun(f"{LLAMA}{STEP}--deepspeed --deepspeed_config ds.json"))
+    assert found.spec["training"]["precision"] == precision
+    assert any("whatever --bf16 says" in note for note in found.notes) == (precision == "fp16")
+
+
+def test_a_command_that_starts_with_what_is_not_known_is_named() -> None:
+    text = f"ARGS=$(ask_me sizes)\npython tools/preprocess_data.py --input $X\ntorchrun pretrain_gpt.py $ARGS {STEP[:20]}\n"
+    with pytest.raises(InputError, match=r"in line 3 pretrain_gpt\.py starts with what is not known: .*ask_me sizes"):
+        imported(text)
