@@ -126,6 +126,8 @@ def test_the_engine_computes_in_the_type_of_its_file(enabled: str, precision: st
 
 
 def test_a_command_that_starts_with_what_is_not_known_is_named() -> None:
-    text = f"ARGS=$(ask_me sizes)\npython tools/preprocess_data.py --input $X\ntorchrun pretrain_gpt.py $ARGS {STEP[:20]}\n"
+    text = (
+        "ARGS=$(ask_me sizes)\npython preprocess_data.py --input $X\ntorchrun pretrain_gpt.py $ARGS --seq-length 4096\n"
+    )
     with pytest.raises(InputError, match=r"in line 3 pretrain_gpt\.py starts with what is not known: .*ask_me sizes"):
         imported(text)
