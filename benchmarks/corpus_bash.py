@@ -130,8 +130,8 @@ def _fits(script: Script, tokens: list[str], words: list[str]) -> bool:
 def bash_runs(file: Path, arguments: Sequence[str], gpus: int | None = None, stops: bool = True) -> list[list[str]]:
     """The words of each program with arguments of a model that the script starts, in the order of their starts.
 
-    `gpus`: of the node; None: as many as Slurm was asked for. `stops`: whether the script ends where a command fails, if
-    it asks for that (`set -e`).
+    `gpus`: of the node; None: as many as Slurm was asked for. `stops`: whether the script ends where a command fails,
+    if it asks for that (`set -e`).
     """
     bash = shutil.which("bash")
     with tempfile.TemporaryDirectory() as name:

@@ -131,3 +131,39 @@ def test_a_command_that_starts_with_what_is_not_known_is_named() -> None:
     )
     with pytest.raises(InputError, match=r"in line 3 pretrain_gpt\.py starts with what is not known: .*ask_me sizes"):
         imported(text)
+
+
+def test_stages_of_deepspeed_share_out_layers_that_their_number_does_not_divide() -> None:
+    """partition_balanced of DeepSpeed 0.19.8 gives the first stages one more; those of Megatron-LM have to be even."""
+    text = torchrun(LLAMA + STEP + "--pipeline-model-parallel-size 3", devices=3)
+    found = imported(text.strip() + " --deepspeed\n")
+    assert found.strategy is not None
+    assert found.strategy.layers == (11, 11, 10)
+    with pytest.raises(InputError, match="32 layers are not a multiple"):
+        imported(text)
+
+
+@pytest.mark.parametrize(
+    ("query", "layers"),
+    [
+        ("yq '.model.layers' sizes.yaml", 32),
+        ("yq -e '.model.layers' sizes.yaml", 32),
+        ("yq eval .model.layers sizes.yaml", 32),
+        ("jq -r .model.layers sizes.yaml", 32),
+        ("jq .model.layers sizes.yaml", 32),
+        ("yq '.model | .layers' sizes.yaml", None),
+        ("yq .model.depth sizes.yaml", None),
+        ("yq .model sizes.yaml", None),
+        ("yq .model.layers elsewhere.yaml", None),
+        ("jq .model.name sizes.yaml", None),
+    ],
+)
+def test_what_yq_and_jq_print_of_a_file_beside_the_script(query: str, layers: int | None) -> None:
+    """Of a name that stands twice they take the last."""
+    write("sizes.yaml", "model:\n  name: a model\n  layers: 40\n  layers: 32\n")
+    text = f"N=$({query})\n" + torchrun(LLAMA.replace("--num-layers 32", "--num-layers $N") + STEP)
+    if layers is not None:
+        assert imported(text).model.layers == layers
+        return
+    with pytest.raises(InputError, match="--num-layers"):
+        imported(text)
