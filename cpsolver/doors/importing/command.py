@@ -155,7 +155,7 @@ def _trainings(script: Script, run: ScriptCommand) -> list[TrainingCommand]:
         parts = f"{SWIFT} {run.words[at + 1]}", run.words[:at], run.words[at + 2 :]
         return [TrainingCommand(run.line, *parts, run.certain, settings=run.settings)]
     split = _split(run.words)
-    if split is not None and any(word.split("=")[0] in _MODEL_ARGUMENTS for word in split[2]):
+    if split is not None and any(word.split("=")[0].replace("_", "-") in _MODEL_ARGUMENTS for word in split[2]):
         return [TrainingCommand(run.line, *split, run.certain, settings=run.settings)]
     sentences = [word for word in run.words if any(char.isspace() for char in word)]
     given = {after for before, after in zip(run.words, run.words[1:], strict=False) if before in ("-c", "-lc", "-xc")}
