@@ -11,9 +11,6 @@ from cpsolver.doors.importing.patterns import braced
 
 _UNCLEAR = "\ue000"
 """Begins the mark of a value that is not known (`variables`)."""
-_COUNTED = re.compile(
-    r"\s*nvidia-smi\s+(?:-L|--list-gpus|--query-gpu=\w+\s+--format=csv,noheader)\s*(?:2>\s*/dev/null\s*)?\|\s*wc -l\s*"
-)
 _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
 
 
@@ -21,11 +18,6 @@ def printed(words: Sequence[str], text: str | None) -> str | None:
     """What a command prints, given its words and the text that is piped to it (None: not known); None: not known."""
     command = _PRINTERS.get(words[0])
     return command(list(words[1:]), text) if command else None
-
-
-def counts_devices(text: str) -> bool:
-    """Whether commands print how many GPUs their node has: `nvidia-smi -L | wc -l`."""
-    return _COUNTED.fullmatch(text) is not None
 
 
 def searched(words: Sequence[str], text: str | None) -> bool | None:

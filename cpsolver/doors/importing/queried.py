@@ -1,4 +1,5 @@
-"""What `yq` and `jq` print of a file beside a script: one value, by the names that lead to it."""
+"""What a script asks of what is around it: `yq` and `jq` for a value of a file beside it, by the names that lead there,
+and `nvidia-smi` for the GPUs of its node."""
 
 from __future__ import annotations
 
@@ -14,7 +15,18 @@ from cpsolver.inputs.errors import InputError
 _NAMES = re.compile(r"(?:\.[A-Za-z_][\w-]*)+", re.ASCII)
 _OPTIONS = {"-r", "-e", "--raw-output", "--exit-status"}
 _WHOLE = re.compile(r"-?[1-9][0-9]*|0|true|false", re.ASCII)
+"""Values that all of them print alike; jq has quotes around others, and writes 1.0e-4 as 0.0001."""
 PROGRAMS = ("yq", "jq")
+"""Whose output is known of such a file; there are two programs by the name of yq."""
+_COUNTED = re.compile(
+    r"\s*nvidia-smi\s+(?:-L|--list-gpus|--query-gpu=\w+\s+--format=csv,noheader)\s*(?:2>\s*/dev/null\s*)?\|\s*wc -l\s*"
+)
+"""A line for each GPU, counted."""
+
+
+def counts_devices(text: str) -> bool:
+    """Whether commands print how many GPUs their node has: `nvidia-smi -L | wc -l`."""
+    return _COUNTED.fullmatch(text) is not None
 
 
 def queried(words: Sequence[str], find: Callable[[str], Path | None]) -> str | None:

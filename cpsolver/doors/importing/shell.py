@@ -30,7 +30,7 @@ from cpsolver.doors.importing.grammar import (
 )
 from cpsolver.doors.importing.lexer import Word, assignment_head
 from cpsolver.doors.importing.patterns import glob_regex
-from cpsolver.doors.importing.printed import counts_devices
+from cpsolver.doors.importing.queried import counts_devices
 from cpsolver.doors.importing.simple import Leave, Script, ScriptCommand, SimpleCommands
 from cpsolver.doors.importing.variables import ShellVariables
 from cpsolver.inputs.errors import InputError, Trouble
