@@ -167,3 +167,39 @@ def test_what_yq_and_jq_print_of_a_file_beside_the_script(query: str, layers: in
         return
     with pytest.raises(InputError, match="--num-layers"):
         imported(text)
+
+
+def test_attention_of_documents_and_of_whole_squares_in_mindspeed_is_told() -> None:
+    ring = "--use-fused-rmsnorm --context-parallel-size 2 --context-parallel-algo megatron_cp_algo "
+    mask = "--attention-mask-type general "
+    square, packed = (
+        imported(torchrun(LLAMA + STEP + ring + mask + more), chip="ascend_910b")
+        for more in ("", "--reset-attention-mask")
+    )
+    assert any("not its causal half" in note for note in square.notes)
+    assert any("documents attend to themselves" in note for note in packed.notes)
+    assert not any("causal half" in note for note in packed.notes)
+    assert not any(
+        "documents attend" in note for note in imported(torchrun(LLAMA + STEP + "--reset-attention-mask")).notes
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            "--use-distributed-optimizer --use-precision-aware-optimizer --main-params-dtype fp16",
+            "main weights in 16 bits",
+        ),
+        ("--random-ltd", "leave tokens out"),
+        ("--neat-pack", "each attending to itself"),
+        ("--use-pft", "experts' tokens without padding"),
+        ("--use-rbd", "sent once for several experts"),
+        ("--use-mp-args-from-checkpoint-args", "the degrees are the checkpoint's"),
+    ],
+)
+def test_what_no_plan_says_is_told(arguments: str, told: str) -> None:
+    found = imported(torchrun(LLAMA + STEP + arguments))
+    assert any(told in note for note in found.notes)
+    name = arguments.split()[-1]
+    assert name not in (*found.unused, *found.unknown)
