@@ -13,6 +13,7 @@ from typing import Any
 
 from cpsolver.doors.importing.arguments import Arguments
 from cpsolver.doors.importing.layer_kinds import (
+    bit_pattern,
     compressed_fields,
     indexer_fields,
     linear_fields,
@@ -257,7 +258,7 @@ def _which_layers(arguments: Arguments, layers: int) -> dict[str, int]:
     if text.isdigit():
         every = max(1, int(text))
         return {**({"first_dense": first} if first else {}), **({"freq": every} if every > 1 else {})}
-    pattern = _pattern(text)
+    pattern = bit_pattern(text)
     if pattern is None:
         arguments.trouble("--moe-layer-freq", say("is not followed"), text, say("a number, or lists as ([0]*3+[1]*58)"))
         return {}
@@ -275,32 +276,3 @@ def _which_layers(arguments: Arguments, layers: int) -> dict[str, int]:
             }
     arguments.trouble("--moe-layer-freq", "has experts in places that no rule of the architecture tells", text)
     return {}
-
-
-def _pattern(text: str) -> list[int] | None:
-    """`([0]*3+[1]*58)` or `([0]+[1]*3)*2` as a list; None for anything else."""
-    text = text.replace(" ", "")
-    while inner := re.search(r"\(([^()]*)\)", text):
-        bits = _sum(inner.group(1))
-        if bits is None:
-            return None
-        text = f"{text[: inner.start()]}[{','.join(map(str, bits))}]{text[inner.end() :]}"
-    return _sum(text)
-
-
-def _sum(text: str) -> list[int] | None:
-    """`[0]*3+[1]*58` as a list."""
-    bits: list[int] = []
-    for term in text.split("+"):
-        match = re.fullmatch(r"\[([01](?:,[01])*)\](?:\*(\d{1,4}))?", term, re.ASCII)
-        if match is None:
-            return None
-        part, times = [int(bit) for bit in match.group(1).split(",")], int(match.group(2) or 1)
-        if len(bits) + len(part) * times > _MOST_PLACES:
-            return None
-        bits += part * times
-    return bits
-
-
-_MOST_PLACES = 10_000
-"""Layers that a pattern may name."""

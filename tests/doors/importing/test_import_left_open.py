@@ -193,6 +193,7 @@ def test_attention_of_documents_and_of_whole_squares_in_mindspeed_is_told() -> N
         ),
         ("--random-ltd", "leave tokens out"),
         ("--neat-pack", "each attending to itself"),
+        ("--use-packed-seq-params", "each attending to itself"),
         ("--use-pft", "experts' tokens without padding"),
         ("--use-rbd", "sent once for several experts"),
         ("--use-mp-args-from-checkpoint-args", "the degrees are the checkpoint's"),
