@@ -125,7 +125,8 @@ def batch_values(text: str) -> dict[str, str]:
             values |= dict.fromkeys(names, found[-1])
     nodes = "|".join(sorted(table()["whole_nodes"]))
     if whole := re.findall(rf"^#\$[ \t]+-l[ \t]+({nodes})=(\d+)[ \t]*$", text, re.MULTILINE):
-        values["SGE_RESOURCE_TYPE"], values["NHOSTS"] = whole[-1]
+        kind, values["NHOSTS"] = whole[-1]
+        values |= {"SGE_RESOURCE_TYPE": kind} if kind.startswith("rt_") else {}  # ABCI's
     return values
 
 
