@@ -27,7 +27,9 @@ from cpsolver.doors.importing.scope import OutOfScopeError
 from cpsolver.inputs.errors import InputError
 
 _SUFFIXES = ("*.sh", "*.slurm", "*.sbatch", "*.bash")
-_MODEL = re.compile(r"--(num-layers|hidden-size|num-attention-heads|model-name|config-file)\b|\bmegatron (sft|pt)\b")
+_MODEL = re.compile(
+    r"--(num[-_]layers|hidden[-_]size|num[-_]attention[-_]heads|model-name|config-file)\b|\bmegatron (sft|pt)\b"
+)
 _STARTS = re.compile(r"\b(torchrun|deepspeed|srun|msrun|mpirun|torch\.distributed|python3?|megatron)\b")
 _VOCABULARY = 50_304
 """Given where a script leaves the vocabulary to a tokenizer's file."""
@@ -45,9 +47,11 @@ _KUNLUN = re.compile("BKCL_|XPU_VISIBLE")
 """Variables of Kunlun's libraries."""
 _ALPS = re.compile("/capstor/")
 """The file system of CSCS's Alps, whose nodes are of GH200."""
-_COMMAND = r"\s*(?:ba)?sh\s+(\S+\.sh)((?:[ \t]+[^\s`<>|;&]+)+)[ \t]*$"
+_COMMAND = r"\s*(?:\([.\w]+\) )?(?:\$ |time )?(?:ba)?sh\s+(\S+\.sh)((?:[ \t]+[^\s`<>|;&]+)+)[ \t]*$"
 _USAGE = {".md": rf"^{_COMMAND}", ".sh": rf"^#[ \t]*(?:[Uu]sage:?)?{_COMMAND}"}
 """Command lines of scripts, in documents and in comments."""
+_SHOWN = re.compile(r"[Uu]sage: *(?:(?:ba)?sh +)?(?:\$\{?0\}?|\S*\.sh)((?: +(?:--?[\w-]+|<[^<>\n]+>))+)")
+"""What a script prints of its own arguments: `Usage: $0 --output_dir <output_dir>`."""
 _ASCEND = re.compile("hccl|npus_per_node|ascend|mindspeed|torch_npu", re.IGNORECASE)
 _USUAL = {
     "ENV": "dsw",
@@ -135,10 +139,11 @@ def chips_of(file: Path) -> tuple[str, ...]:
 
 def _invented(text: str) -> list[tuple[str, ...]]:
     """Made-up arguments, and the same with every switch off: some scripts refuse one that is on."""
+    shown = [tuple(re.findall(r"[^\s<>]+", words)) for words in _SHOWN.findall(text)]
     values = made_up(text)
     if values is None:
-        return []
-    return [values, tuple("false" if value == "true" else value for value in values)]
+        return shown
+    return [*shown, values, tuple("false" if value == "true" else value for value in values)]
 
 
 def unset(error: InputError) -> dict[str, str]:

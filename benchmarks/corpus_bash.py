@@ -40,7 +40,6 @@ _EMPTY = (
     "cp",
     "sleep",
     "hostname",
-    "nvidia-smi",
     "npu-smi",
     "git",
     "pip",
@@ -59,6 +58,8 @@ _GOES_ON = {"BASH_FUNC_cd%%": '() { builtin cd "$@" 2> /dev/null || true; }'}
 """Folders that are missing here are there for whoever runs the script."""
 _HANDS_ON = 'while [ $# -gt 1 ]; do if [ "$1" = -c ]; then exec {bash} "$@"; fi; shift; done\n'
 """A launcher hands a text behind -c on to a shell."""
+_GPUS = "#!{bash}\nfor ((i = 0; i < ${{SLURM_GPUS_ON_NODE:-0}}; i++)); do echo GPU; done\n"
+"""A line for each GPU that Slurm was asked for."""
 _TOOLS = (
     "basename",
     "dirname",
@@ -85,7 +86,7 @@ def compared(outcomes: Sequence[Any], folder: Path) -> Iterator[str]:
     for outcome in outcomes:
         if outcome.imported is None:
             continue
-        verdict, detail = _verdict(outcome.file, outcome.options.arguments)
+        verdict, detail = _verdict(outcome.file, outcome.options.arguments, outcome.options.gpus_per_node)
         tally[verdict] += 1
         if verdict == "no run":
             yield f"no run\t{outcome.file.relative_to(folder)}\t{detail}"
@@ -94,16 +95,16 @@ def compared(outcomes: Sequence[Any], folder: Path) -> Iterator[str]:
     yield "compared with bash: " + ", ".join(f"{count} {what}" for what, count in sorted(tally.items()))
 
 
-def _verdict(file: Path, arguments: Sequence[str] | None) -> tuple[str, str]:
+def _verdict(file: Path, arguments: Sequence[str] | None, gpus: int | None) -> tuple[str, str]:
     """`agrees`, `differs`, `noted` (what was not followed is told) or `no run`, and what differs."""
     text = file.read_text(errors="replace")
     try:
-        script = read_script(text, str(file), {}, arguments)
+        script = read_script(text, str(file), {}, arguments, gpus)
         training = find_training(script, str(file))
     except InputError as error:
         return "no run", str(error)
     ours = [script.variables.shown(token) for token in training.tokens]
-    runs = bash_runs(file, arguments or ()) or bash_runs(file, arguments or (), stops=False)
+    runs = bash_runs(file, arguments or (), gpus) or bash_runs(file, arguments or (), gpus, stops=False)
     if not runs:
         return "no run", ""
     if any(_same(script, training.tokens, run) for run in runs):
@@ -126,10 +127,11 @@ def _fits(script: Script, tokens: list[str], words: list[str]) -> bool:
     return all(any(token == word for word in rest) for token in known)
 
 
-def bash_runs(file: Path, arguments: Sequence[str], stops: bool = True) -> list[list[str]]:
+def bash_runs(file: Path, arguments: Sequence[str], gpus: int | None = None, stops: bool = True) -> list[list[str]]:
     """The words of each program with arguments of a model that the script starts, in the order of their starts.
 
-    `stops`: whether the script ends where a command fails, if it asks for that (`set -e`).
+    `gpus`: of the node; None: as many as Slurm was asked for. `stops`: whether the script ends where a command fails,
+    if it asks for that (`set -e`).
     """
     bash = shutil.which("bash")
     with tempfile.TemporaryDirectory() as name:
@@ -140,6 +142,7 @@ def bash_runs(file: Path, arguments: Sequence[str], stops: bool = True) -> list[
             _executable(programs / stub, _NOTE.format(bash=bash) + _HANDS_ON.format(bash=bash))
         for stub in _EMPTY:
             _executable(programs / stub, f"#!{bash}\n")
+        _executable(programs / "nvidia-smi", _GPUS.format(bash=bash))
         for tool in _TOOLS:
             if found := shutil.which(tool):
                 (programs / tool).symlink_to(found)
@@ -154,7 +157,7 @@ def bash_runs(file: Path, arguments: Sequence[str], stops: bool = True) -> list[
             file = folder / file.name
             file.write_text(stubbed)
         environment = {"PATH": str(programs), "WORDS_NOTED": str(noted), "HOME": str(folder), **_GOES_ON}
-        environment |= batch_values(text)
+        environment |= batch_values(text) | ({} if gpus is None else {"SLURM_GPUS_ON_NODE": str(gpus)})
         command = [str(bash), "--norc", str(file.absolute()), *arguments]
         with suppress(subprocess.TimeoutExpired):
             subprocess.run(

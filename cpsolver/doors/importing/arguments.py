@@ -121,6 +121,10 @@ class Arguments:
         """Count an argument as read, of whatever table it is."""
         self._looked_up.add(name)
 
+    def of_deepspeed(self) -> bool:
+        """Whether the experts are Megatron-DeepSpeed's, whose arguments have other names and defaults."""
+        return "deepspeed" in self.given or self.has("expert-interval")
+
     def values(self, name: str) -> tuple[str, ...]:
         """All values of an argument; none where it is not given, or where one is unclear, which is a trouble."""
         if not self.has(name):
@@ -208,7 +212,8 @@ class Arguments:
 
 
 _MATTERS = re.compile(
-    "parallel|optimizer|recompute|offload|overlap|shard|pipeline|expert|moe|fp8|fp4|quant|lora|interleav|schedule|freeze"
+    "parallel|optimizer|recompute|offload|overlap|shard|pipeline|expert|moe|fp8|fp4|quant|lora|interleav|schedule|freeze|"
+    "alibi|attn|attention|window|norm(?!aliz)|all-to-all|all2all"
 )
 
 

@@ -16,7 +16,7 @@ from cpsolver.inputs.data import package_data
 from cpsolver.inputs.document import read_text
 from cpsolver.inputs.english_sentences import as_messages, configuration_reason
 from cpsolver.inputs.errors import InputError, Trouble
-from cpsolver.inputs.language import say
+from cpsolver.inputs.language import later, say
 from models_zoo import (
     Architecture,
     UnknownModelError,
@@ -35,6 +35,9 @@ _BESIDE = re.compile(r"vl(?![a-z])|vl\d|omni|vision|audio|\dv(?![a-z])|ovis|llav
 """Names of models with an encoder of images or sound beside the decoder."""
 _VARIANT = re.compile(r"(?:[-_](?:instruct|base|chat|it|pt|hf|fp8|bf16|thinking|\d{4}))+$", re.IGNORECASE)
 """What the name of a repository has behind that of the model: it changes no size."""
+_COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
+_UNSAID = ("kv_heads", "bias_qkv", "bias_attention_out", "bias_mlp")
+"""Fields that a checkpoint says where the arguments leave them out."""
 _SIZES = {"layers": "num-layers", "hidden": "hidden-size", "heads": "num-attention-heads", "vocab": "vocab-size"}
 
 
@@ -55,16 +58,7 @@ def match_model(
         ]
         raise InputError([Trouble(f"model.{where}", text, file=name) for where, text in details]) from None
     if "vocab" not in fields:
-        vocabulary, note = _vocabulary(matches, fields.get("max_positions"), f"{name} {hint}")
-        if vocabulary is None and (known := tokens_by_name(tokenizer)) is not None:
-            vocabulary, note = (
-                known,
-                say(
-                    "no --vocab-size: taken as that of the tokenizer {tokenizer}, {known:,}",
-                    tokenizer=tokenizer,
-                    known=known,
-                ),
-            )
+        vocabulary, note = _vocabulary(matches, fields.get("max_positions"), f"{name} {hint}", tokenizer)
         if vocabulary is None:
             raise InputError(Trouble("--vocab-size", note, allowed="--vocab-size N", file=name))
         if notes is not None:
@@ -76,26 +70,43 @@ def match_model(
     return Architecture.model_validate({"name": "imported", **fields}), {"name": "imported", **fields}
 
 
-def _vocabulary(matches: Sequence[Architecture], positions: Any, hint: str) -> tuple[int | None, str]:
-    """A vocabulary for a model without one, and where it comes from: the tokenizer, else a model of the same shape.
+def _vocabulary(matches: Sequence[Architecture], positions: Any, hint: str, path: str) -> tuple[int | None, str]:
+    """A vocabulary for a model without one, and where it comes from: the tokenizer, by its type or by its name (the
+    last of `path`), else a model of the same shape.
 
     None where there is none, or where equally likely models differ in it; the text then says so.
     """
     types = {kind: int(entry["tokens"]) for kind, entry in package_data(_TABLE)["types"].items()}
+    given = _COMMENT.sub("", hint)
     for tokenizer, size in types.items():
-        if tokenizer in hint and (not matches or size in {match.vocab for match in matches}):
+        if tokenizer in given and (not matches or size in {match.vocab for match in matches}):
             return size, say("no --vocab-size: taken as {tokenizer}'s, {size:,}", tokenizer=tokenizer, size=size)
+    if (known := tokens_by_name(path)) is not None:
+        told = later("no --vocab-size: taken as that of the tokenizer {tokenizer}, {known:,}")
+        return known, say(told, tokenizer=path, known=known)
     if not matches:
         return None, say("is not given: the tokenizer has it, and no model of the catalogue has this shape")
     likeliest = _unlikeness(matches[0], positions, hint)
     best = [match for match in reversed(matches) if _unlikeness(match, positions, hint) == likeliest]
     vocabularies = {match.vocab: match.name for match in best}
-    if len(vocabularies) > 1:
+    if len(vocabularies) > 1 or not _is_named(matches[0], hint, path):
         sizes = ", ".join(f"{size:,} ({name})" for size, name in sorted(vocabularies.items()))
         return None, say("is not given: the tokenizer has it, and models of this shape have {sizes}", sizes=sizes)
     return matches[0].vocab, say(
         "no --vocab-size: taken as {name}'s, {vocab:,}", name=matches[0].name, vocab=matches[0].vocab
     )
+
+
+def _is_named(model: Architecture, hint: str, path: str) -> bool:
+    """Whether a text names the model's family, and its tokenizer no other: models of one shape are many."""
+    own = _family(model.name)
+    last = path.rstrip("/").rpartition("/")[2].lower()
+    of_tokenizer = {_family(each.name) for each in list_architectures()} & set(re.findall("[a-z]+", last))
+    return re.search(rf"(?<![a-z]){own}(?![a-z])", hint.lower()) is not None and of_tokenizer <= {own}
+
+
+def _family(name: str) -> str:
+    return re.split("[^a-z]", name.lower())[0]
 
 
 def tokens_by_name(tokenizer: str) -> int | None:
@@ -121,6 +132,41 @@ def catalogue_matches(fields: Mapping[str, Any], hint: str) -> list[Architecture
     ]
     positions = fields.get("max_positions")
     return sorted(same_shape, key=lambda model: (*_unlikeness(model, positions, hint), model.name))
+
+
+def checkpoint_fields(fields: Mapping[str, Any], hint: str) -> tuple[dict[str, Any], str]:
+    """What --use-checkpoint-args takes from a checkpoint and the arguments need not say, and a note on it.
+
+    Megatron-LM d98e8a6, training/checkpointing.py, load_args_from_checkpoint: heads of keys and values, biases and the
+    kinds of layers are the checkpoint's in any case. Here they are those of the likeliest model of the catalogue that
+    differs from the arguments in nothing else.
+    """
+    sizes = {key: value for key, value in fields.items() if key not in _UNSAID}
+    likely = [
+        (_unlikeness(model, fields.get("max_positions"), hint), model.name, model)
+        for model in list_architectures()
+        if not model.proposal and _same_but_unsaid(model, sizes)
+    ]
+    found = min(likely, default=None, key=lambda each: each[:2])
+    if found is None or not found[0][1]:
+        told = later(
+            "--use-checkpoint-args: heads of keys and values, and biases, are the checkpoint's: taken as given"
+        )
+        return {}, say(told)
+    model = found[2]
+    told = later("--use-checkpoint-args: heads of keys and values, and biases, are the checkpoint's: taken as {name}'s")
+    return {key: getattr(model, key) for key in _UNSAID}, say(told, name=model.name)
+
+
+def _same_but_unsaid(model: Architecture, sizes: Mapping[str, Any]) -> bool:
+    if (model.layers, model.hidden, model.heads) != tuple(sizes[key] for key in ("layers", "hidden", "heads")):
+        return False
+    own, open_vocab = {key: getattr(model, key) for key in _UNSAID}, "vocab" not in sizes
+    try:
+        probe = Architecture.model_validate({"name": "custom", "vocab": 1, **sizes, **own})
+    except ValidationError:  # told of the model itself
+        return False
+    return _shape(model, open_vocab) == _shape(probe, open_vocab)
 
 
 def _unlikeness(model: Architecture, positions: Any, hint: str) -> tuple[bool, int]:

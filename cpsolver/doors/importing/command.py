@@ -12,7 +12,7 @@ from cpsolver.doors.importing.printed import is_printer
 from cpsolver.doors.importing.scope import OutOfScopeError, out_of_scope
 from cpsolver.doors.importing.shell import Script, ScriptCommand, read_text_commands
 from cpsolver.inputs.errors import InputError, Trouble
-from cpsolver.inputs.language import say
+from cpsolver.inputs.language import later, say
 
 _LAUNCHERS = ("torchrun", "deepspeed", "msrun", "accelerate", "mpirun", "srun")
 _MODULES = ("torch.distributed.launch", "torch.distributed.run")
@@ -25,6 +25,7 @@ _PER_NODE = (
     "ntasks-per-node",
     "gpus-per-node",
     "npernode",
+    "ppn",
 )
 _NODES = ("nnodes", "num_nodes", "nodes")
 _NEVER_TRAIN = (
@@ -44,8 +45,14 @@ _NEVER_TRAIN = (
     "find",
 )
 """Commands beside those whose output is known that only show or move what a training command is made of."""
+_SHOWN = 3
+"""Values that a message names, of those that are not known."""
 SWIFT, _SWIFT_STARTS = "megatron", ("sft", "pt", "rlhf", "export")
 """ms-swift's program, and what it starts."""
+_FORKING = ("torchrun", "deepspeed")
+"""Launchers that start the processes of a node themselves."""
+_TASKS = ("ntasks-per-node", "npernode", "ppn")
+"""Slurm's and MPI's processes of a node: each is a device's, if it is no launcher."""
 _ALL = ("worker_num", "np", "n", "ntasks")
 
 
@@ -91,6 +98,7 @@ def find_training(script: Script, file: str | None) -> TrainingCommand:
             if script.ended
             else ""
         )
+        ended += _likeliest(script)
         message = say("has no training command: none of its commands has model arguments{ended}", ended=ended)
         allowed = say("torchrun, python -m torch.distributed.launch or deepspeed with --num-layers, --hidden-size ...")
         raise InputError(Trouble("", message, allowed=allowed, file=file))
@@ -106,6 +114,22 @@ def find_training(script: Script, file: str | None) -> TrainingCommand:
     trainings = inside
     others = tuple(training.line for training in trainings if training is not chosen)
     return replace(chosen, others=others)
+
+
+def _likeliest(script: Script) -> str:
+    """In words, the last program that is started with words whose values are not known; empty where there is none."""
+    for run in reversed(script.commands):
+        split = None if is_printer(run.words[0]) or run.words[0] in _NEVER_TRAIN else _split(run.words)
+        program = PurePosixPath(script.variables.shown(split[0])).name if split else ""
+        if not split or not program.endswith(".py") or out_of_scope(program, split[2]):
+            continue
+        unclear = {one.name: one for word in split[2] for one in script.variables.unclear_in(word)}
+        if unclear:
+            each = later("{name}, which {reason} (line {line})")
+            shown = [say(each, name=one.name, reason=one.reason, line=one.line) for one in unclear.values()]
+            told = later("; in line {line} {program} starts with what is not known: {shown}")
+            return say(told, line=run.line, program=program, shown=say("; ").join(shown[:_SHOWN]))
+    return ""
 
 
 def _is_rest(training: TrainingCommand) -> bool:
@@ -131,7 +155,7 @@ def _trainings(script: Script, run: ScriptCommand) -> list[TrainingCommand]:
         parts = f"{SWIFT} {run.words[at + 1]}", run.words[:at], run.words[at + 2 :]
         return [TrainingCommand(run.line, *parts, run.certain, settings=run.settings)]
     split = _split(run.words)
-    if split is not None and any(word.split("=")[0] in _MODEL_ARGUMENTS for word in split[2]):
+    if split is not None and any(word.split("=")[0].replace("_", "-") in _MODEL_ARGUMENTS for word in split[2]):
         return [TrainingCommand(run.line, *split, run.certain, settings=run.settings)]
     sentences = [word for word in run.words if any(char.isspace() for char in word)]
     given = {after for before, after in zip(run.words, run.words[1:], strict=False) if before in ("-c", "-lc", "-xc")}
@@ -181,6 +205,7 @@ class TrainingDevices:
 def devices(script: Script, training: TrainingCommand, text: str) -> TrainingDevices:
     """The devices that the training starts on, by its launcher, its own arguments, and #SBATCH lines of the text."""
     options = _options([*_batch_lines(text), *training.tokens, *training.launch])
+    launched = any(PurePosixPath(word).name in _FORKING or word in _MODULES for word in training.launch)
     needs: list[str] = []
 
     def number(names: Sequence[str]) -> int | None:
@@ -202,11 +227,9 @@ def devices(script: Script, training: TrainingCommand, text: str) -> TrainingDev
 
     if (included := _included(options.get("include", ""))) is not None:
         return included
-    per_node, nodes, total_given = number(_PER_NODE), number(_NODES), number(_ALL)
+    per_node = number([name for name in _PER_NODE if not (launched and name in _TASKS)])
+    nodes, total_given = number(_NODES), number(() if launched else _ALL)
     if per_node is not None and nodes is None and not needs:
-        launched = any(
-            PurePosixPath(word).name in ("torchrun", "deepspeed") or word in _MODULES for word in training.launch
-        )
         nodes = 1 if launched else None  # both start one node by default
     if per_node is None and nodes is None and total_given is None:
         return TrainingDevices(None, None, tuple(needs))
@@ -235,6 +258,8 @@ def _options(words: Sequence[str]) -> dict[str, str]:
         elif index + 1 < len(words) and not words[index + 1].startswith("-"):
             options[name] = words[index + 1]
     options.setdefault("nodes", options.get("N", ""))
+    asked = re.match(r"gpu:(?:[\w.-]+:)?(\d+)$", options.get("gres", ""))
+    options.setdefault("gpus-per-node", asked[1] if asked else "")
     return {name: value for name, value in options.items() if value}
 
 

@@ -23,6 +23,7 @@ from cpsolver.inputs.language import say
 _OPTIONS = ("deepspeed_config", "deepspeed-config")
 _MOST_LETTERS = 1_000_000
 _STAGES = (0, 1, 2, 3)
+_OTHER = {"fp16": "bf16", "bf16": "fp16"}
 _OFFLOADED = ("optimizer", "param")
 WEIGHTS_AWAY = "offload_param"
 """What the arguments have where a file with stage 3 has sharded weights wait on the host; no parser's own name."""
@@ -30,6 +31,11 @@ _WORD = r"(\$\{\w+\}|\$?\w+)"
 _STAGE = re.compile(rf'"zero_optimization"\s*:\s*\{{[^{{}}]*?"stage"\s*:\s*"?{_WORD}"?')
 _OFFLOAD = re.compile(rf'"offload_(optimizer|param)"\s*:\s*\{{[^{{}}]*?"device"\s*:\s*"{_WORD}"')
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
+_NAMED = re.compile(r"\$\{?(\w+)\}?")
+_MARK = r"<<-?[ \t]*[\"']?(\w+)[\"']?"
+_TARGET = r">[ \t]*\"?([^\s\"<>|&;]+)\"?"
+_HERE = re.compile(rf"{_MARK}[ \t]*{_TARGET}|{_TARGET}[ \t]*{_MARK}")
+"""Where a here-document begins that is written to a file: its mark and the file's name, in either order."""
 
 
 def add_deepspeed(arguments: Arguments, script: str, text: str = "") -> list[str]:
@@ -43,8 +49,8 @@ def add_deepspeed(arguments: Arguments, script: str, text: str = "") -> list[str
     named = next((arguments.given[name][-1] for name in _OPTIONS if arguments.given.get(name)), None)
     file = None if named is None else beside(script, named)
     if file is None:
-        return _written(arguments, _COMMENT.sub("", text))
-    zero = _zero(file)
+        return _written(arguments, _own_text(arguments, named, _COMMENT.sub("", text)))
+    zero, half = _zero(file)
     stage = zero.get("stage", 0)
     if stage not in _STAGES or isinstance(stage, bool):
         raise InputError(
@@ -56,7 +62,33 @@ def add_deepspeed(arguments: Arguments, script: str, text: str = "") -> list[str
         arguments.given.setdefault("optimizer-cpu-offload", ())
     weights = zero.get("offload_param")
     device = weights.get("device", "none") if isinstance(weights, dict) else "none" if not weights else "cpu"
-    return [_taken(arguments, str(stage), text, str(device))]
+    told = [_taken(arguments, str(stage), text, str(device))]
+    if half is not None and {"fp16", "bf16"} & arguments.given.keys() == {_OTHER[half]}:
+        arguments.given[half] = arguments.given.pop(_OTHER[half])
+        told.append(say("{file}: {half}, whatever --{given} says", file=file.name, half=half, given=_OTHER[half]))
+    return told
+
+
+def _own_text(arguments: Arguments, named: str | None, text: str) -> str:
+    """The script's text without the here-documents that it writes to other files than the one that is named."""
+    if named is None or arguments.variables.unclear_in(named):
+        return text
+    wanted = Path(arguments.variables.shown(named)).name
+    kept, mark, other = [], "", False
+    for line in text.splitlines():
+        if not mark and (found := _HERE.search(line)):
+            mark, other = found[1] or found[4], _target(found[2] or found[3], arguments) not in (None, wanted)
+        elif mark and line.strip() == mark:
+            mark, other = "", False
+        if not other:
+            kept.append(line)
+    return "\n".join(kept)
+
+
+def _target(written: str, arguments: Arguments) -> str | None:
+    """The name of the file that a here-document is written to; None where it is not known."""
+    shown = _NAMED.sub(lambda each: arguments.variables.scalars.get(each[1], each[0]), written)
+    return None if "$" in shown or arguments.variables.unclear_in(shown) else Path(shown).name
 
 
 def _written(arguments: Arguments, text: str) -> list[str]:
@@ -124,7 +156,8 @@ def _name_of(script: str, named: str, file: Path) -> str:
     return file.name if file == Path(script).parent / named else f"{named} -> {file}"
 
 
-def _zero(file: Path) -> dict[str, Any]:
+def _zero(file: Path) -> tuple[dict[str, Any], str | None]:
+    """The section of ZeRO, and the one type of 16 bits that the file has its engine compute in."""
     _, text = read_text(file)
     try:
         data = json.loads(text)
@@ -133,7 +166,8 @@ def _zero(file: Path) -> dict[str, Any]:
     zero = data.get("zero_optimization", {}) if isinstance(data, dict) else None
     if not isinstance(zero, dict):
         raise InputError(Trouble("zero_optimization", "must hold fields", zero, file=str(file)))
-    return zero
+    on = [half for half in _OTHER if isinstance(data.get(half), dict) and data[half].get("enabled") is True]
+    return zero, on[0] if len(on) == 1 else None
 
 
 def listed_hosts(words: Sequence[str], script: str) -> tuple[int, ...]:

@@ -45,10 +45,10 @@ def read_degrees(arguments: Arguments, world: int | None, model: dict[str, Any])
     if by_heads > 1:
         cp = _of_deepspeed(arguments, by_heads, tp * pp * cp)
     mbs = arguments.number("micro-batch-size", 1) or 1
-    ep = arguments.number("expert-model-parallel-size") or arguments.number("moe-expert-parallel-size", 1) or 1
-    expert_tp = arguments.number("expert-tensor-parallel-size")
+    ep = _experts_over(arguments, (world or 0) // (tp * pp * cp) or 1)
+    expert_tp = arguments.number("expert-tensor-parallel-size", _whole_experts(arguments, tp))
     ulysses, gather = (cp, False) if by_heads > 1 else _context(arguments, cp)
-    etp = 1 if "moe" not in model else tp if expert_tp is None else expert_tp
+    etp = expert_tp or 1 if "moe" in model else 1
     if arguments.has("moe-tp-extend-ep"):  # MindSpeed: experts over the tensor-parallel ranks too
         ep, etp = ep * tp, 1
     if ep > 1 and "moe" not in model and "deepspeed" in arguments.given:
@@ -77,6 +77,33 @@ def read_degrees(arguments: Arguments, world: int | None, model: dict[str, Any])
         optimizer, sharded, group = False, "optimizer", 0
     overlap = arguments.has("overlap-moe-expert-parallel-comm") or _combined(arguments)
     return ScriptDegrees(tp, pp, cp, dp, ep, etp, overlap, mbs, ulysses, gather, optimizer, sharded, group)
+
+
+def own_experts(arguments: Arguments) -> bool:
+    """Whether another layer stands for DeepSpeed's experts: all on every rank, and none drops a token.
+
+    --num-experts-switch of 4efb479d, and --moe-type of a fork of it (matsuolab/nedo_project_code 0f0d3cd), both in
+    megatron/model/transformer.py.
+    """
+    named = arguments.has("moe-type") and arguments.text("moe-type") != "ds_moe"
+    return arguments.has("num-experts-switch") or named
+
+
+def _experts_over(arguments: Arguments, replicas: int) -> int:
+    """The ranks that experts are shared out over, by each parser's name: MegaBlocks takes all `replicas`
+    (databricks/megablocks 78eea65, layers/mpu.py)."""
+    ep = arguments.number("expert-model-parallel-size") or arguments.number("moe-expert-parallel-size", 1) or 1
+    ep = replicas if arguments.has("moe-expert-model-parallelism") else ep
+    return 1 if own_experts(arguments) else ep
+
+
+def _whole_experts(arguments: Arguments, tp: int) -> int:
+    """Ranks that split an expert where no argument says how many: those of tp, in Megatron-LM.
+
+    Megatron-DeepSpeed (4efb479d, megatron/core/tensor_parallel/layers.py) leaves experts whole unless it is told.
+    """
+    split = arguments.has("enable-expert-tensor-parallelism") or own_experts(arguments)
+    return tp if split or not arguments.of_deepspeed() else 1
 
 
 def _of_deepspeed(arguments: Arguments, size: int, others: int) -> int:

@@ -82,7 +82,7 @@ def _narrow_gradients(arguments: Arguments) -> str | None:
 
 
 def overlap_notes(arguments: Arguments, framework: FrameworkGuess) -> list[str]:
-    """Where the guessed stack counts on overlaps that the script has not, or has none of those that it has."""
+    """Where the guessed stack counts on what the script has not, or has none of the overlaps or masks that it has."""
     if framework.stack != "mindspeed":
         return []
     split = (arguments.number("tensor-model-parallel-size", 1) or 1) > 1
@@ -95,4 +95,9 @@ def overlap_notes(arguments: Arguments, framework: FrameworkGuess) -> list[str]:
     exchanges = (("overlap-grad-reduce", later("gradients")), ("overlap-param-gather", later("parameters")))
     told = later("--{name}: the stack mindspeed overlaps no exchange of {what}: the script is faster there")
     texts += [say(told, name=name, what=say(what)) for name, what in exchanges if name in arguments.given]
+    # MindSpeed-LLM c77308a1, features_manager/transformer/flash_attention; Megatron-LM's kernels see no such mask
+    if "reset-attention-mask" in arguments.given:
+        texts.append(
+            say("--reset-attention-mask: in MindSpeed documents attend to themselves; attention is predicted too long")
+        )
     return texts

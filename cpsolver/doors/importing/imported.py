@@ -13,7 +13,7 @@ from typing import Any
 from cpsolver.doors.importing.accepted import accepted
 from cpsolver.doors.importing.arguments import Arguments, by_name
 from cpsolver.doors.importing.bridge_recipes import is_recipe, read_recipe
-from cpsolver.doors.importing.catalogue_match import match_model
+from cpsolver.doors.importing.catalogue_match import checkpoint_fields, match_model
 from cpsolver.doors.importing.chips import asked_of_slurm, chips_of, listed_beside
 from cpsolver.doors.importing.command import TrainingCommand, TrainingDevices, devices, find_training
 from cpsolver.doors.importing.deepspeed_file import add_deepspeed, listed_hosts
@@ -186,7 +186,7 @@ class _Training:
 
 
 def _script(name: str, text: str, options: ImportOptions) -> Imported:
-    script = read_script(text, name, dict(options.given), options.arguments)
+    script = read_script(text, name, dict(options.given), options.arguments, options.gpus_per_node)
     if (configured := nemo_file(script, name)) is not None:
         reading = read_nemo(str(configured[0]), load_yaml(configured[0]).data, configured[1], options.given)
         reading = replace(reading, notes=(*script.warnings, *reading.notes, *_defaults(script)))
@@ -261,6 +261,7 @@ def _imported(name: str, said: _Training, options: ImportOptions) -> Imported:
     cluster, placeholders = _cluster(options, said.launched)
     fields = model_fields(arguments, said.program)
     fields |= reading.model if reading and fields else {}
+    told += _of_checkpoint(name, said, fields)
     plan, batch = read_plan(arguments, _world(said, options), fields, options.chip or FILL_IN)
     if reading and reading.refusals:
         plan = replace(plan, strategy=None, refusals=(*reading.refusals, *plan.refusals))
@@ -294,6 +295,15 @@ def _imported(name: str, said: _Training, options: ImportOptions) -> Imported:
     unknown = tuple(dict.fromkeys(arguments.unread()))
     done = Imported(name, said.kind, model, spec, plan.strategy, framework, placeholders, plan.refusals, tuple(notes))
     return replace(done, unused=unused, unknown=unknown)
+
+
+def _of_checkpoint(name: str, said: _Training, fields: dict[str, Any]) -> list[str]:
+    """Give the model what --use-checkpoint-args takes from a checkpoint; returns notes."""
+    if not said.arguments.has("use-checkpoint-args") or not fields:
+        return []
+    saved, note = checkpoint_fields(fields, f"{name} {_hint(said.arguments, said.program, said.text)}")
+    fields |= saved
+    return [note]
 
 
 def _searched(plan: ImportedPlan) -> dict[str, Any]:

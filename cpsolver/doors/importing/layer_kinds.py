@@ -6,7 +6,6 @@ MindSpeed-LLM c77308a1 (features_manager). `cpsolver/doors/export/model_args.py`
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -80,7 +79,7 @@ def linear_fields(arguments: Arguments) -> dict[str, Any]:
     interval = arguments.number("full-attention-interval")
     if variant not in ("gated_delta_net", "gdn") and interval is None:
         return {}
-    text = arguments.text("linear-attention-freq")
+    text, layers = arguments.text("linear-attention-freq"), arguments.number("num-layers")
     if text is not None:
         interval = int(text) if text.isdigit() else _interval(text)
     if interval is None:
@@ -94,18 +93,17 @@ def linear_fields(arguments: Arguments) -> dict[str, Any]:
     fields = dict(zip(("key_heads", "key_dim", "value_heads", "value_dim"), sizes, strict=True))
     convolution = arguments.number("linear-conv-kernel-dim", _CONVOLUTION)
     rule = {"kind": "gated_deltanet", "conv": convolution, **fields}
+    if interval is not None and layers is not None and interval > layers:  # none attends fully
+        return {"linear_attention": {**rule, "layers": layers}}
     return {"linear_attention": rule, "full_attention_interval": interval}
 
 
 def _interval(text: str) -> int | None:
-    """n where a list of zeros and ones has a 0 in every n-th place."""
-    try:
-        bits = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    """n where a list of zeros and ones has a 0 in every n-th place; one more than it has places where it has none."""
+    bits = bit_pattern(text)
+    if not bits:
         return None
-    if not isinstance(bits, list) or 0 not in bits:
-        return None
-    every = bits.index(0) + 1
+    every = (bits.index(0) if 0 in bits else len(bits)) + 1
     return every if bits == [int((place + 1) % every != 0) for place in range(len(bits))] else None
 
 
@@ -160,3 +158,32 @@ def _mamba(arguments: Arguments) -> dict[str, Any]:
         "state": arguments.number("mamba-state-dim", 128),
         "conv": _CONVOLUTION,
     }
+
+
+def bit_pattern(text: str) -> list[int] | None:
+    """`([0]*3+[1]*58)` or `([0]+[1]*3)*2` as a list; None for anything else."""
+    text = text.replace(" ", "")
+    while inner := re.search(r"\(([^()]*)\)", text):
+        bits = _sum(inner.group(1))
+        if bits is None:
+            return None
+        text = f"{text[: inner.start()]}[{','.join(map(str, bits))}]{text[inner.end() :]}"
+    return _sum(text)
+
+
+def _sum(text: str) -> list[int] | None:
+    """`[0]*3+[1]*58` as a list."""
+    bits: list[int] = []
+    for term in text.split("+"):
+        match = re.fullmatch(r"\[([01](?:,[01])*)\](?:\*(\d{1,4}))?", term, re.ASCII)
+        if match is None:
+            return None
+        part, times = [int(bit) for bit in match.group(1).split(",")], int(match.group(2) or 1)
+        if len(bits) + len(part) * times > _MOST_PLACES:
+            return None
+        bits += part * times
+    return bits
+
+
+_MOST_PLACES = 10_000
+"""Layers that a pattern may name."""

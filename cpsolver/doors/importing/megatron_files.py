@@ -90,6 +90,8 @@ def model_tokens(tokens: Sequence[str], script: str) -> tuple[str, ...]:
     folder = None if script == "<stdin>" else Path(script).absolute().parent
     wanted = _wanted(option, value, folder)
     path = None if folder is None else above(folder, wanted)
+    if path is None and option == "--model-name" and {"--num-layers", "--hidden-size"} <= set(tokens):
+        return ()  # another framework's: the sizes are there
     if path is None:
         message, allowed = (
             say("{wanted} is not in the script's folder or above it", wanted=wanted),

@@ -13,6 +13,7 @@ from typing import Any
 
 from cpsolver.doors.importing.arguments import Arguments
 from cpsolver.doors.importing.layer_kinds import (
+    bit_pattern,
     compressed_fields,
     indexer_fields,
     linear_fields,
@@ -149,6 +150,8 @@ def _positions(arguments: Arguments) -> str:
     rotary = [arguments.has(name) for name in _ROTARY]
     if any(rotary):  # all are asked first: what was asked for counts as read
         return "rope"
+    if arguments.has("use-alibi-mask"):  # Pai-Megatron-Patch a098ca5, model/baichuan2/transformer.py
+        return "alibi"
     return kinds.get((named or "").lower(), "none" if none and named is None else "learned")
 
 
@@ -195,17 +198,21 @@ def _either(arguments: Arguments, name: str, former: str, default: int) -> int |
 
 
 def _experts(arguments: Arguments, layers: int, ffn: int) -> dict[str, Any] | None:
-    deepspeed = "deepspeed" in arguments.given or arguments.has("expert-interval")
-    counts = arguments.numbers("num-experts")  # Megatron-DeepSpeed takes a number for each layer with experts
+    deepspeed = arguments.of_deepspeed()
+    switch, blocks = arguments.has("num-experts-switch"), arguments.has("moe-num-experts")  # the latter MegaBlocks'
+    # Megatron-DeepSpeed takes a number for each layer with experts
+    counts = arguments.numbers("num-experts-switch" if switch else "moe-num-experts" if blocks else "num-experts")
     if counts is None or (deepspeed and counts == [1]):  # a dense model there
         return None
     if len(set(counts)) > 1:
         arguments.trouble("--num-experts", "differs from layer to layer, which no architecture here says", counts)
     experts = counts[0]
     width = arguments.number("moe-ffn-hidden-size") or arguments.number("moe-intermediate-size") or ffn
+    if own_width := arguments.number("moe-hidden-size"):  # of these of the fork's experts alone
+        width = own_width if arguments.text("moe-type") == "hf_mixtral" else width
     fields: dict[str, Any] = {
         "experts": experts,
-        "top_k": arguments.number("topk", 1) if deepspeed else arguments.number("moe-router-topk", 2),
+        "top_k": 1 if switch else _top_k(arguments, deepspeed, blocks),
         "expert_ffn": width,
         **_which_layers(arguments, layers),
     }
@@ -231,9 +238,18 @@ def _experts(arguments: Arguments, layers: int, ffn: int) -> dict[str, Any] | No
     return fields
 
 
+def _top_k(arguments: Arguments, deepspeed: bool, blocks: bool) -> int | None:
+    """Experts of a token by each parser's name and default; MegaBlocks' is stanford-futuredata/Megatron-LM 3a9e3d8."""
+    if blocks:
+        return arguments.number("moe-top-k", 1)
+    return arguments.number("topk", 1) if deepspeed else arguments.number("moe-router-topk", 2)
+
+
 def _which_layers(arguments: Arguments, layers: int) -> dict[str, int]:
     """Which layers have experts: every n-th, all after the first few, or by a list of zeros and ones."""
-    if "deepspeed" in arguments.given or arguments.has("expert-interval"):  # arguments.py of Megatron-DeepSpeed: 2
+    if any(arguments.has(name) for name in ("moe-num-experts", "moe-type", "num-experts-switch")):
+        return {}  # all of them
+    if arguments.of_deepspeed():  # arguments.py of Megatron-DeepSpeed: 2
         every = arguments.number("expert-interval", 2) or 2
         return {"freq": every, "offset": every - 1} if every > 1 else {}
     first = max(0, arguments.number("first-k-dense-replace", 0, least=-1) or 0)  # MindSpeed-LLM: -1 is none
@@ -242,7 +258,7 @@ def _which_layers(arguments: Arguments, layers: int) -> dict[str, int]:
     if text.isdigit():
         every = max(1, int(text))
         return {**({"first_dense": first} if first else {}), **({"freq": every} if every > 1 else {})}
-    pattern = _pattern(text)
+    pattern = bit_pattern(text)
     if pattern is None:
         arguments.trouble("--moe-layer-freq", say("is not followed"), text, say("a number, or lists as ([0]*3+[1]*58)"))
         return {}
@@ -260,32 +276,3 @@ def _which_layers(arguments: Arguments, layers: int) -> dict[str, int]:
             }
     arguments.trouble("--moe-layer-freq", "has experts in places that no rule of the architecture tells", text)
     return {}
-
-
-def _pattern(text: str) -> list[int] | None:
-    """`([0]*3+[1]*58)` or `([0]+[1]*3)*2` as a list; None for anything else."""
-    text = text.replace(" ", "")
-    while inner := re.search(r"\(([^()]*)\)", text):
-        bits = _sum(inner.group(1))
-        if bits is None:
-            return None
-        text = f"{text[: inner.start()]}[{','.join(map(str, bits))}]{text[inner.end() :]}"
-    return _sum(text)
-
-
-def _sum(text: str) -> list[int] | None:
-    """`[0]*3+[1]*58` as a list."""
-    bits: list[int] = []
-    for term in text.split("+"):
-        match = re.fullmatch(r"\[([01](?:,[01])*)\](?:\*(\d{1,4}))?", term, re.ASCII)
-        if match is None:
-            return None
-        part, times = [int(bit) for bit in match.group(1).split(",")], int(match.group(2) or 1)
-        if len(bits) + len(part) * times > _MOST_PLACES:
-            return None
-        bits += part * times
-    return bits
-
-
-_MOST_PLACES = 10_000
-"""Layers that a pattern may name."""

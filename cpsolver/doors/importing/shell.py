@@ -30,6 +30,7 @@ from cpsolver.doors.importing.grammar import (
 )
 from cpsolver.doors.importing.lexer import Word, assignment_head
 from cpsolver.doors.importing.patterns import glob_regex
+from cpsolver.doors.importing.queried import counts_devices
 from cpsolver.doors.importing.simple import Leave, Script, ScriptCommand, SimpleCommands
 from cpsolver.doors.importing.variables import ShellVariables
 from cpsolver.inputs.errors import InputError, Trouble
@@ -59,17 +60,30 @@ _STEPS = 20_000
 """Commands that are followed in all, so that loops in loops come to an end."""
 
 
-def read_script(text: str, file: str | None, given: dict[str, str], arguments: Sequence[str] | None = None) -> Script:
+_GPUS = ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE")
+
+
+def read_script(
+    text: str,
+    file: str | None,
+    given: dict[str, str],
+    arguments: Sequence[str] | None = None,
+    gpus_per_node: int | None = None,
+) -> Script:
     """Read a script. `given` are values of variables that the user fixed: what the script sets them to does not count.
 
-    `arguments`: the words that the script is started with; None: not known. Raises InputError for text that is no shell
+    `arguments`: the words that the script is started with; None: not known. `gpus_per_node`: what the user says that a
+    node has; None: as the script asks its scheduler for. Raises InputError for text that is no shell
     script (quotes or constructs that never close), and for scripts that never end.
     """
     positional = None if arguments is None else list(arguments)
     variables = ShellVariables(dict(given), positional=positional, script=file)
     if file is not None:
         variables.arrays["BASH_SOURCE"] = [file]
-    for name, value in batch_values(text).items():
+    scheduled = batch_values(text)
+    if gpus_per_node is not None:
+        scheduled |= dict.fromkeys(_GPUS, str(gpus_per_node))
+    for name, value in scheduled.items():
         variables.set(name, value)
     script = Script(variables)
     try:
@@ -104,14 +118,15 @@ def batch_values(text: str) -> dict[str, str]:
     for option, names in (
         (r"(?:--nodes[=\s]|-N)", ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")),
         (r"--ntasks-per-node[=\s]", ("SLURM_NTASKS_PER_NODE",)),
-        (r"(?:--gpus-per-node=|--gres=gpu:(?:\w+:)?)", ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE")),
+        (r"(?:--gpus-per-node=|--gres=gpu:(?:\w+:)?)", _GPUS),
         (r"(?:--ntasks[=\s]|-n)", ("SLURM_NTASKS", "SLURM_NPROCS")),
     ):
         if found := re.findall(rf"^#SBATCH\s+{option}\s*(\d+)\s*(?:#.*)?$", text, re.MULTILINE):
             values |= dict.fromkeys(names, found[-1])
     nodes = "|".join(sorted(table()["whole_nodes"]))
-    if found := re.findall(rf"^#\$[ \t]+-l[ \t]+(?:{nodes})=(\d+)[ \t]*$", text, re.MULTILINE):
-        values["NHOSTS"] = found[-1]
+    if whole := re.findall(rf"^#\$[ \t]+-l[ \t]+({nodes})=(\d+)[ \t]*$", text, re.MULTILINE):
+        kind, values["NHOSTS"] = whole[-1]
+        values |= {"SGE_RESOURCE_TYPE": kind} if kind.startswith("rt_") else {}  # ABCI's
     return values
 
 
@@ -442,6 +457,8 @@ class _ScriptReader(SimpleCommands):
 
     def _substituted(self, text: str, line: int) -> str | None:
         """What the commands of `$(text)` print, without the line ends behind it; None where that is not known."""
+        if counts_devices(text):
+            return self.variables.get(_GPUS[-1])
         commands, warnings = len(self.script.commands), list(self.script.warnings)
         outer, asking = self.output, self.variables.asking
         self.output = []

@@ -13,6 +13,7 @@ from cpsolver.doors.importing.conditions import holds_test
 from cpsolver.doors.importing.grammar import Block, Node, Simple, parse
 from cpsolver.doors.importing.lexer import HereDocument, Word, assignment_head
 from cpsolver.doors.importing.printed import printed, searched, split_among
+from cpsolver.doors.importing.queried import PROGRAMS, queried
 from cpsolver.doors.importing.variables import ShellVariables
 from cpsolver.inputs.document import read_source
 from cpsolver.inputs.errors import InputError
@@ -198,7 +199,8 @@ class SimpleCommands:
             fields = [*fields, "-c", text]
         if name in ("grep", "egrep", "fgrep") and (held := searched(fields, self.piped)) is not None:
             return held
-        known = None if command.redirected else printed(fields, self.piped)
+        known = queried(fields, self._found) if name in PROGRAMS else printed(fields, self.piped)
+        known = None if command.redirected else known
         unclear = known is not None and bool(self.variables.unclear_in(known)) and name not in ("echo", "printf")
         if name not in _QUIET:
             self.emit(None if unclear else known)
@@ -293,6 +295,8 @@ class SimpleCommands:
             value, current = self.variables.text(word, len(head)), self.variables.get(name)
         if name in self.variables.given or (value == current and not adds):
             return
+        if current and value.startswith(current) and value[len(current) :][:1].isspace():  # NAME="$NAME more"
+            value, adds = value[len(current) :].strip(), True
         shown = self.variables.shown(value)
         if adds:
             self.script.warn(

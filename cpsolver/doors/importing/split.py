@@ -116,6 +116,12 @@ def _even(arguments: Arguments, total: int, pp: int) -> LayerSplit | None:
         # DeepSpeed's PipelineModule counts what the names fit: the embedding, and the tied one that is the head
         embedding, loss = 1, int(not arguments.has("untie-embeddings-and-output-weights"))
     counted = total + embedding + loss
+    if counted % pp and "deepspeed" in arguments.given and counted > pp:
+        # partition_balanced of DeepSpeed 0.12 to 0.19 (runtime/utils.py): the first stages have one more
+        stage, more = divmod(counted, pp)
+        layers = [stage + (index < more) for index in range(pp)]
+        layers[0], layers[-1] = layers[0] - embedding, layers[-1] - loss
+        return LayerSplit(tuple(layers), 1)
     if counted % pp:
         plain = later("{layers} layers are not a multiple of --pipeline-model-parallel-size {pp}")
         accounted = later(

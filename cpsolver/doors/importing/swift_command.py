@@ -1,14 +1,15 @@
 """ms-swift's `megatron sft` and `megatron pt` as the arguments of Megatron-LM that mean the same.
 
 Read in ms-swift 3602360a5: swift/megatron/arguments (names and defaults), swift/cli/main.py (devices by NPROC_PER_NODE
-and NNODES, without either one process; a file of fields in the first place). The model is named as on Hugging Face.
+and NNODES, without either one process; a file of fields in the first place); and in 3.10 (479fb102), whose checkpoints
+are converted before. The model is named as on Hugging Face.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from cpsolver.doors.importing.catalogue_match import named_fields, size_arguments
@@ -47,6 +48,8 @@ def read_swift(
     tokens = [token for argument, value in size_arguments(model).items() for token in as_tokens(argument, value)]
     tokens += [*fields.mapped(), *_defaults(fields, "moe" in model), *_states(fields)]
     notes = [] if fields.flag("packing") else [_PADDED]
+    if "model" not in data:
+        notes.append(say("no --model: taken as its checkpoint's folder is named, {name}", name=_saved(fields)))
     notes += [_OTHER_SHARES] if adapters and (fields.number("tensor_model_parallel_size", 1) or 1) > 1 else []
     fields.close()
     reading = Reading(
@@ -58,7 +61,7 @@ def read_swift(
         refusals=tuple(refusals),
         notes=tuple(notes),
         unread=tuple(f"--{each}" for each in fields.unread()),
-        hint=str(data.get("model", "")),
+        hint=str(data.get("model") or _saved(fields) or ""),
     )
     return reading, _devices(setting)
 
@@ -101,7 +104,7 @@ def _value(word: str) -> Any:
 def _model(name: str, fields: Fields) -> dict[str, Any]:
     """The fields of the architecture that --model names; without modules of multi-token prediction unless they are
     asked for, whatever the model has."""
-    named = fields.text("model")
+    named = fields.text("model") or _saved(fields)
     if named is None:
         fields.trouble("--model", "is not given: the model")
         return {}
@@ -112,11 +115,22 @@ def _model(name: str, fields: Fields) -> dict[str, Any]:
     return {**named_fields(named, name, "--model"), **modules}
 
 
+def _saved(fields: Fields) -> str | None:
+    """The model that the folder of a converted checkpoint is named by (`Qwen3-30B-A3B-mcore`); its args.json has it."""
+    folders = [fields.text(name) for name in ("load", "mcore_model")]
+    last = next((PurePosixPath(folder).name for folder in folders if folder), "")
+    found = re.fullmatch(r"(.+?)[-_]mcore(?:[-_].*)?", last, re.IGNORECASE)
+    return found and found[1]
+
+
 def _defaults(fields: Fields, has_experts: bool) -> Iterator[str]:
     """Arguments whose defaults are others than Megatron-LM's."""
     yield from as_tokens("micro-batch-size", fields.number("micro_batch_size", 1))
     yield from as_tokens("global-batch-size", fields.number("global_batch_size", _BATCH))
     yield from as_tokens("expert-tensor-parallel-size", fields.number("expert_tensor_parallel_size", 1))
+    packed = fields.number("packing_length") if fields.flag("packing") else None
+    if length := fields.number("seq_length") or packed:  # before max_length
+        yield from as_tokens("seq-length", length)
     yield from ("--attention-dropout", "0", "--hidden-dropout", "0", "--attention-backend")
     yield fields.text("attention_backend", "flash") or "flash"
     granularity = fields.text("recompute_granularity", "selective")
@@ -143,7 +157,7 @@ def _states(fields: Fields) -> Iterator[str]:
 
 def _adapters(fields: Fields, model: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The spec's `lora`, each expert with adapters of its own; or why no plan says what is trained."""
-    tuner, rank = fields.text("tuner_type", "full"), fields.number("lora_rank", _RANK)
+    tuner, rank = fields.text("tuner_type", fields.text("train_type", "full")), fields.number("lora_rank", _RANK)
     given = fields.data.get("target_modules", "all-linear") if fields.has("target_modules") else "all-linear"
     if tuner == "full" or not model:
         return {}, []

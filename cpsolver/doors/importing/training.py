@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 from cpsolver.doors.importing.arguments import Arguments, pairs
 from cpsolver.doors.importing.deepspeed_file import WEIGHTS_AWAY
+from cpsolver.doors.importing.degrees import own_experts
 from cpsolver.inputs.language import say
 from cpsolver.profiles.switches import MuonTpMode
 from cpsolver.profiles.techniques import techniques
@@ -80,12 +81,19 @@ def adapter_fields(arguments: Arguments, model: Mapping[str, Any]) -> dict[str, 
 def _capacity(arguments: Arguments) -> float:
     """What an expert takes at most, by its even share of the tokens; 0 where it takes all that come.
 
-    By Megatron's name, or Megatron-DeepSpeed's (4efb479d, megatron/arguments.py), which drops the rest by default and
-    whose dense models have one expert.
+    By Megatron's name, or Megatron-DeepSpeed's (4efb479d, megatron/arguments.py), where it is 1 by default and the rest
+    is dropped, and whose dense models have one expert.
     """
-    if arguments.has("moe-train-capacity-factor") and not arguments.has("disable-moe-token-dropping"):
+    named, all_that_come = arguments.has("moe-train-capacity-factor"), arguments.has("disable-moe-token-dropping")
+    if named or arguments.of_deepspeed():
         dense = arguments.text("num-experts", "1") == "1"
-        return 0.0 if dense else arguments.real("moe-train-capacity-factor", 0.0)
+        return (
+            0.0
+            if dense or all_that_come or own_experts(arguments)
+            else arguments.real("moe-train-capacity-factor", 1.0)
+        )
+    if arguments.has("moe-capacity-factor"):  # MegaBlocks', where 0 drops nothing
+        return arguments.real("moe-capacity-factor", 0.0)
     return arguments.real("moe-expert-capacity-factor", 0.0)
 
 
@@ -104,8 +112,10 @@ def _narrow(arguments: Arguments, precision: str) -> dict[str, Any]:
 def _launches(arguments: Arguments) -> dict[str, Any]:
     """What the host is spared: CUDA graphs, and a dispatcher that need not wait for counts of tokens."""
     scope = " ".join(arguments.values("cuda-graph-scope") + arguments.values("cuda-graph-modules"))
-    graphs = {"transformer_engine": "te", "local": "full" if "full_iteration" in scope else None}
-    impl = arguments.text("cuda-graph-impl", "none")
+    graphs = {"transformer_engine": "te", "local": "full" if "full_iteration" in scope else "te"}
+    former = {"external-cuda-graph": "transformer_engine", "enable-cuda-graph": "local"}  # core_v0.12.1
+    named = [impl for name, impl in former.items() if arguments.has(name)]
+    impl = arguments.text("cuda-graph-impl", next(iter(named), "none"))
     fields: dict[str, Any] = {"cuda_graph": "full" if impl == "full_iteration" else graphs.get(str(impl))}
     if arguments.text("moe-token-dispatcher-type") == "flex":
         arguments.note_read("moe-enable-deepep")

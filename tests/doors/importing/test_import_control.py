@@ -162,3 +162,12 @@ def test_random_scripts_are_known_as_bash_runs_them_or_not_known(lines: list[str
         return
     if is_known(script):
         assert shows(script) == bash_shows(text, *arguments)
+
+
+def test_what_an_undecided_conditional_adds_to_a_text_is_left_out_and_told() -> None:
+    """`NAME="$NAME more"` says no more than `NAME+=" more"`; another value makes the variable unclear."""
+    undecided = 'A="a b"\nB=1\nif grep -q x /proc/cpuinfo; then\n  A="$A \\\n    c"\n  B=16\nfi\nshow $A $B'
+    script = read_script(undecided, None, {})
+    shown = [script.variables.shown(word) for word in script.commands[-1].words]
+    assert shown == ["show", "a", "b", "$B"]
+    assert any("nothing is added to A (c)" in warning for warning in script.warnings)

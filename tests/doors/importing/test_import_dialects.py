@@ -132,3 +132,14 @@ def test_a_spec_lets_stages_recompute_as_the_script_does() -> None:
 def test_stack_and_launcher(name: str) -> None:
     found = imported(DIALECTS[name][0])
     assert (found.spec["stack"], found.spec.get("launcher")) == STACKS[name]
+
+
+@pytest.mark.parametrize(
+    ("frequency", "linear"), [("4", 24), ("'([1]*3+[0])*8'", 24), ("[1]*32", 32), ("999", 32), ("'([1]+[0])*16'", 16)]
+)
+def test_layers_of_linear_attention_by_a_number_or_a_list(frequency: str, linear: int) -> None:
+    """Megatron-LM d98e8a6: every n-th layer attends fully, and none where n is more than there are."""
+    sizes = "key-heads 16 --linear-key-head-dim 128 --linear-num-value-heads 32 --linear-value-head-dim 128"
+    rule = f"--experimental-attention-variant gated_delta_net --linear-num-{sizes} --linear-attention-freq {frequency}"
+    model = imported(torchrun(LLAMA + STEP + rule)).model
+    assert sum(model.mixer(layer) == "linear" for layer in range(32)) == linear

@@ -32,6 +32,7 @@ STEPS = "--micro-batch-size 2 --global-batch-size 64 "
         ("--use-llama2-rotary-position-embeddings", {"position": "rope"}),
         ("--position-embedding-type rotary", {"position": "rope"}),
         ("--no-position-embedding", {"position": "none"}),
+        ("--no-position-embedding --use-alibi-mask", {"position": "alibi"}),
         ("--position-embedding-type alibi --embed-layernorm", {"position": "alibi", "embedding_norm": True}),
         ("--num-key-value-heads 4", {"kv_heads": 4}),
         ("--n-head-kv 8", {"kv_heads": 8}),

@@ -165,3 +165,31 @@ def test_a_file_of_fields_stands_in_the_first_place() -> None:
     assert '"sequence_length": 4096' in done.stdout
     Path("conf/sft.yaml").unlink()
     assert "is not in the script's folder or above it" in run("import", str(script), "--chip", "h100").stderr
+
+
+def test_what_ms_swift_3_calls_otherwise() -> None:
+    """479fb102: adapters by --train_type, a converted checkpoint in the model's place, chunks by their numbers."""
+    folder = "/data/Qwen2.5-7B-Instruct-mcore"
+    found = read(
+        DENSE.replace("--model Qwen/Qwen2.5-7B-Instruct", f"--load {folder}").replace("tuner", "train") + " lora"
+    )
+    assert found.spec["model"] == "qwen2.5-7b"
+    assert found.spec["training"]["lora"]["rank"] == 8
+    assert any("no --model" in note and "Qwen2.5-7B-Instruct" in note for note in found.notes)
+    chunks = "--pipeline_model_parallel_size 2 --num_virtual_stages_per_pipeline_rank 2 --global_batch_size 32"
+    plan = read(f"{DENSE} full {chunks}").strategy
+    assert plan is not None
+    assert (plan.pp, plan.vpp) == (2, 2)
+    unnamed = DENSE.replace("--model Qwen/Qwen2.5-7B-Instruct", "--load out")
+    assert "--model: is not given" in wrong(f"{unnamed} full")
+
+
+def test_packed_sequences_are_as_long_as_the_pack() -> None:
+    packed = f"{DENSE} full --packing_length 16384"
+    assert read(f"{packed} --packing true").spec["training"]["sequence_length"] == 16384
+    assert read(packed).spec["training"]["sequence_length"] == 2048
+    assert read(f"{DENSE} full --seq_length 4096").spec["training"]["sequence_length"] == 4096
+
+
+def test_another_shape_than_the_named_model_s_is_refused() -> None:
+    assert "num_layers" in wrong(f"{DENSE} full --num_layers 4")
