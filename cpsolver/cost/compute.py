@@ -23,9 +23,6 @@ from cpsolver.cost.states import base_bytes
 from cpsolver.problem.problem import Problem
 from hw_specs import Chip
 
-_GROUPED_TILE = 128
-"""Elements that a width of the experts' GEMMs should be a multiple of (profiles/stacks, uneven_grouped_gemm_speed)."""
-
 
 @dataclass(frozen=True)
 class LayerSeconds:
@@ -248,14 +245,15 @@ def _adapters(problem: Problem, device: ChipSpeeds, shard: Shard, kind: LayerKin
         return []
     once, back, rests_on = np.zeros(len(tokens)), np.zeros(len(tokens)), tuple[str, ...]()
     for gemm in made_of:
-        m, (speed, slower) = tokens * gemm.rows, _grouped_speed(problem, gemm) if gemm.grouped else (1.0, ())
+        m, (speed, slower) = tokens * gemm.rows, gemms.grouped_speed(problem, gemm) if gemm.grouped else (1.0, ())
         passes = (m, gemm.n, gemm.k), (m, gemm.k, gemm.n), (gemm.k, gemm.n, m)
         forward, *backward = (device.gemm(*sizes, gemm.count) / speed for sizes in passes)
         once, back, rests_on = once + forward, back + sum(backward), rests_on or slower
     traffic, each = adapter_traffic(problem, shard, kind, block), problem.element_bytes * tokens
     beside = (device.stream(each * elements, traffic.kernels) for elements in (traffic.forward, traffic.backward))
-    in_all = (once + next(beside), back + next(beside))
-    return [Operator("adapters", in_all, (device.gemm_efficiency, "memory", *rests_on))]
+    return [
+        Operator("adapters", (once + next(beside), back + next(beside)), (device.gemm_efficiency, "memory", *rests_on))
+    ]
 
 
 def part_seconds(
@@ -297,7 +295,7 @@ def _gemms(problem: Problem, device: ChipSpeeds, made_of: list[Gemm], tokens: Fl
             back = back + device.layer_gemm(gemm.k, gemm.n, m, gemm.count, summed=True)
         rests_on: tuple[str, ...] = (device.layer_gemm_efficiency,)
         if gemm.grouped:
-            speed, slower = _grouped_speed(problem, gemm)
+            speed, slower = gemms.grouped_speed(problem, gemm)
             once, back, rests_on = once / speed, back / speed, rests_on + slower
         found.append(Operator(gemm.name, (once, back), rests_on))
         if device.casts:
@@ -312,16 +310,6 @@ def _gemms(problem: Problem, device: ChipSpeeds, made_of: list[Gemm], tokens: Fl
             sums = stack.gradient_sum_bytes * gemm.count * gemm.n * gemm.k / device.memory_rate
             found.append(Operator("sums of gradients", (0 * sums, sums), ("memory", "gradient_sum_bytes")))
     return found
-
-
-def _grouped_speed(problem: Problem, gemm: Gemm) -> tuple[Floats, tuple[str, ...]]:
-    """The rate of the experts' GEMMs in one kernel against that of dense ones, and the constants it comes from. A device
-    with one expert has a dense GEMM."""
-    whole = (np.asarray(gemm.n) % _GROUPED_TILE == 0) & (np.asarray(gemm.k) % _GROUPED_TILE == 0)
-    stack, several = problem.stack, np.asarray(gemm.count) > 1
-    uneven = () if (whole | ~several).all() else ("uneven_grouped_gemm_speed",)
-    speed = stack.grouped_gemm_speed * np.where(whole, 1.0, stack.uneven_grouped_gemm_speed)
-    return np.where(several, speed, 1.0), ("grouped_gemm_speed", *uneven) if several.any() else ()
 
 
 def _attention(

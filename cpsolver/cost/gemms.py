@@ -13,6 +13,9 @@ from cpsolver.profiles.techniques import techniques
 from models_zoo import Architecture
 from models_zoo.schema import Attention
 
+_GROUPED_TILE = 128
+"""Elements that a width of the experts' GEMMs should be a multiple of (profiles/stacks, uneven_grouped_gemm_speed)."""
+
 
 @dataclass(frozen=True)
 class Gemm:
@@ -198,3 +201,12 @@ def visible_share(model: Architecture, sequence: int, causal: float, full_attent
     if full_attention or window is None or window >= sequence:
         return causal
     return window / sequence * (1 - window / (2 * sequence)) * 2 * causal
+
+
+def grouped_speed(problem: Problem, gemm: Gemm) -> tuple[Floats, tuple[str, ...]]:
+    """The rate of the experts' GEMMs against dense ones, where one kernel has several, and the constants behind it."""
+    whole = (np.asarray(gemm.n) % _GROUPED_TILE == 0) & (np.asarray(gemm.k) % _GROUPED_TILE == 0)
+    several = (np.asarray(gemm.count) > 1) & problem.spec.training.moe_grouped_gemm
+    slower = {"grouped_gemm_speed": several, "uneven_grouped_gemm_speed": several & ~whole}
+    speed, uneven = (np.where(where, getattr(problem.stack, name), 1.0) for name, where in slower.items())
+    return speed * uneven, tuple(name for name, where in slower.items() if where.any())

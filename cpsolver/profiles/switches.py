@@ -61,6 +61,7 @@ Switch = Literal[
     "moe_zero_memory",
     "triangle_attention",
     "fused_gate_up",
+    "moe_grouped_gemm",
     "fp8_parameter_gather",
     "fp8_activations",
     "fp8_recipe",

@@ -58,6 +58,7 @@ training:
   moe_zero_memory: null  # experts' inputs and activations made again (MindSpeed): level0, level1; default null: kept
   triangle_attention: false  # attention without a flash kernel leaves masked blocks out (AscendSpeed); default false
   fused_gate_up: true  # gate and up projection are one product; false: two; default true
+  moe_grouped_gemm: true  # one kernel for all experts of a device; false: one after another; default true
   fp8_parameter_gather: null  # fp8, nvfp4: weights held and gathered so only; default null: as the stack does
   fp8_activations: null  # fp8, nvfp4: inputs of the layers' products kept so too; default null: as the stack does
   fp8_recipe: null  # fp8: delayed, current, blockwise or mx scaling; default null: as the stack does on these chips

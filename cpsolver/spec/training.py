@@ -238,6 +238,10 @@ class Training(Part):
     fused_gate_up: StrictBool = Field(
         default=True, description="gate and up projection are one product (mlp-layer-fusion); false: two"
     )
+    moe_grouped_gemm: StrictBool = Field(
+        default=True,
+        description="one kernel for all experts of a device (--moe-grouped-gemm); false: one after another",
+    )
     fp8_parameter_gather: StrictBool | None = Field(
         default=None,
         description="fp8, nvfp4: weights are held and gathered so only (--fp8-param-gather); null: as the stack does",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -148,6 +149,16 @@ def test_a_device_with_one_expert_has_a_dense_product() -> None:
     dense, slow = (ideal(model=model, stack={"grouped_gemm_speed": speed}) for speed in (1.0, 0.5))
     assert seconds(slow[0], alone) == seconds(dense[0], alone)
     assert seconds(slow[0], Shard.of(1, 1, False, True, ep=4)).forward > seconds(dense[0], alone).forward
+
+
+def test_experts_one_after_another_have_dense_products() -> None:
+    (grouped, _), (dense, _) = (
+        ideal(model=small(moe=FEW), stack={"grouped_gemm_speed": speed}) for speed in (0.5, 1.0)
+    )
+    training = grouped.spec.training.model_copy(update={"moe_grouped_gemm": False})
+    apart = replace(grouped, spec=grouped.spec.model_copy(update={"training": training}))
+    assert seconds(grouped).forward > seconds(apart).forward
+    assert seconds(apart) == seconds(dense)
 
 
 def test_layer_products_are_the_layers_weights() -> None:

@@ -168,6 +168,7 @@ def test_problems_are_values() -> None:
         ("accelerate", {"optimizer": "lion"}, "training.optimizer", "adam, or another launcher"),
         ("megatron-lm", {"swap_optimizer": True}, "training.swap_optimizer", "false, or another launcher"),
         ("deepspeed", {"fused_gate_up": False}, "training.fused_gate_up", "true, or another launcher"),
+        ("torchtitan", {"moe_grouped_gemm": False}, "training.moe_grouped_gemm", "true, or another launcher"),
         ("loongforge", {"activation_offload": ["core_attn"]}, "training.activation_offload", "null, or another"),
         ("megatron-lm", {"activation_offload": ["attention"]}, "training.activation_offload", "attn_norm, qkv_linear"),
         ("deepspeed", {"optimizer_offload": 0.5}, "training.optimizer_offload", "search.pin.sharded = parameters"),

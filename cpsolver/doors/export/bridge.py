@@ -24,7 +24,7 @@ DIALECT = replace(
     MEGATRON_LM,
     name="megatron-bridge",
     source="Megatron-Bridge 067f987",
-    switches=(*MEGATRON_LM.switches, "fp8_attention"),
+    switches=("offload_layers", "cuda_graph", "moe_dispatcher", "distribute_saved_activations", "fp8_attention"),
     matrices=False,
 )
 _MODEL = {

@@ -37,7 +37,13 @@ class Dialect:
     output_gate: bool = True
     shared_gate: bool = True
     activation_offload: bool = True
-    switches: tuple[str, ...] = ("offload_layers", "cuda_graph", "moe_dispatcher", "distribute_saved_activations")
+    switches: tuple[str, ...] = (
+        "offload_layers",
+        "cuda_graph",
+        "moe_dispatcher",
+        "distribute_saved_activations",
+        "moe_grouped_gemm",
+    )
     expert_bias: bool = True
     lion: bool = False
     matrices: bool = False
@@ -56,7 +62,7 @@ CORE_0_13 = replace(
     output_gate=False,
     shared_gate=False,
     activation_offload=False,
-    switches=("distribute_saved_activations",),
+    switches=("distribute_saved_activations", "moe_grouped_gemm"),
     expert_bias=False,
     matrices=False,
 )
@@ -71,7 +77,7 @@ CORE_0_15 = replace(
     MEGATRON_LM,
     name="loongforge",
     source="core_v0.15.0",
-    switches=("moe_dispatcher", "distribute_saved_activations"),
+    switches=("moe_dispatcher", "distribute_saved_activations", "moe_grouped_gemm"),
     output_gate=False,
     shared_gate=False,
     activation_offload=False,

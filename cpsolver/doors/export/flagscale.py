@@ -65,7 +65,7 @@ def _hetero(s: Strategy) -> bool:
 def _refused(training: Training) -> Iterator[str]:
     """Settings of the spec that FlagScale has no flag for, all at once."""
     checks: tuple[Callable[[], object], ...] = (
-        lambda: check_switches(training, "FlagScale", ("distribute_saved_activations",)),
+        lambda: check_switches(training, "FlagScale", ("distribute_saved_activations", "moe_grouped_gemm")),
         lambda: tuple(optimizer_flags(training, FLAGSCALE)),
         lambda: tuple(activation_flags(training, FLAGSCALE)),
     )
@@ -117,7 +117,8 @@ def _stages(groups: Iterable[StageGroup]) -> int:
 
 def train_section(problem: Problem, s: Strategy) -> dict[str, Any]:
     """The settings that FlagScale turns into options of its training script, whatever they are nested in."""
-    flags = [*model_flags(problem.model, problem.sequence, FLAGSCALE), *expert_flags(problem.model, FLAGSCALE)]
+    grouped = problem.spec.training.moe_grouped_gemm
+    flags = [*model_flags(problem.model, problem.sequence, FLAGSCALE), *expert_flags(problem.model, FLAGSCALE, grouped)]
     model = settings([*flags, *batch_flags(problem, s)])
     system = settings(shared_flags(problem, s, FLAGSCALE))
     for name in model:

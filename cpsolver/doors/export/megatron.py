@@ -41,7 +41,7 @@ def shared_flags(problem: Problem, s: Strategy, dialect: Dialect) -> Iterator[Fl
     """All options but those on recomputation and layers by stage, which dialects write differently."""
     training = problem.spec.training
     yield from model_args.model_flags(problem.model, problem.sequence, dialect)
-    yield from model_args.expert_flags(problem.model, dialect)
+    yield from model_args.expert_flags(problem.model, dialect, training.moe_grouped_gemm)
     yield from model_args.special_flags(problem.model)
     yield from parallel_args.degree_flags(problem, s)
     yield from parallel_args.context_flags(s)

@@ -26,6 +26,7 @@ _SWITCHES += (
     "recompute_mlp_layers",
     "moe_zero_memory",
     "distribute_saved_activations",
+    "moe_grouped_gemm",
 )
 _DATA: tuple[str, ...] = ("--train-iters 10", "--lr 1e-4", '--data-path "${DATA_PATH:?}"')
 _DATA += ("--tokenizer-type PretrainedFromHF", '--tokenizer-name-or-path "${TOKENIZER_PATH:?}"')
@@ -83,7 +84,7 @@ def _flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
     for flag in mindspeed_model.model_flags(problem.model, problem.sequence, spec, s.cp):
         yield ("--num-layers", str(_places(problem.model, s))) if flag[0] == "--num-layers" else flag
     yield ("--padded-vocab-size", str(model_args.padded_vocabulary(problem.model, s.tp)))
-    yield from mindspeed_model.expert_flags(problem.model)
+    yield from mindspeed_model.expert_flags(problem.model, problem.spec.training.moe_grouped_gemm)
     yield from parallel_args.degree_flags(problem, s)
     yield from context_algorithm(s)
     yield from parallel_args.schedule_flags(problem, s)

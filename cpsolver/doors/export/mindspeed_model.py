@@ -148,7 +148,7 @@ def model_notes(problem: Problem, s: Strategy) -> Iterator[str]:
     yield from model_args.model_notes(model, problem.sequence, DIALECT, own)
 
 
-def expert_flags(model: Architecture) -> Iterator[Flag]:
+def expert_flags(model: Architecture, grouped: bool = True) -> Iterator[Flag]:
     """MindSpeed-LLM tells the layers with experts in its own way; and counts shared experts, of the routed ones' width.
 
     With --first-k-dense-replace of at least 1 they are the layers from there on whose number, from 0, is a multiple of
@@ -167,7 +167,7 @@ def expert_flags(model: Architecture) -> Iterator[Flag]:
                 first=max(first, moe.offset),
             )
             raise CannotExpress((told,))
-    for flag in model_args.expert_flags(model, DIALECT):
+    for flag in model_args.expert_flags(model, DIALECT, grouped):
         if flag[0] == "--moe-layer-freq":
             yield ("--first-k-dense-replace", str(moe.first_dense))
             yield ("--moe-layer-freq", str(moe.freq))

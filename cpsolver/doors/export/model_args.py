@@ -140,8 +140,8 @@ def _attention_flags(model: Architecture, dialect: Dialect) -> Iterator[Flag]:
         yield ("--softmax-type", "learnable")
 
 
-def expert_flags(model: Architecture, dialect: Dialect) -> Iterator[Flag]:
-    """Options that describe the experts; nothing for a dense model."""
+def expert_flags(model: Architecture, dialect: Dialect, grouped: bool = True) -> Iterator[Flag]:
+    """Options that describe the experts, `grouped` in one kernel or not; nothing for a dense model."""
     moe = model.moe
     if moe is None:
         return
@@ -164,7 +164,8 @@ def expert_flags(model: Architecture, dialect: Dialect) -> Iterator[Flag]:
     if moe.top_groups < moe.groups:
         yield ("--moe-router-num-groups", str(moe.groups))
         yield ("--moe-router-group-topk", str(moe.top_groups))
-    yield ("--moe-grouped-gemm",)
+    if grouped:
+        yield ("--moe-grouped-gemm",)
 
 
 def shared_width(model: Architecture) -> int:

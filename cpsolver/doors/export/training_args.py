@@ -181,6 +181,7 @@ def check_switches(training: Training, framework: str, has: tuple[str, ...] = ()
         "triangle_attention": training.triangle_attention,
         "offload_layers": training.offload_layers > 0,
         "fused_gate_up": not training.fused_gate_up,
+        "moe_grouped_gemm": not training.moe_grouped_gemm,
         "fp8_attention": bool(training.fp8_attention),
         "cuda_graph": training.cuda_graph is not None,
         "moe_dispatcher": training.moe_dispatcher is not None,

@@ -150,6 +150,7 @@ def read_nemo(
         framework,
         launched,
         model=model,
+        training=_training(fields),
         refusals=(*refusals, *_partly(fields)),
         notes=(*notes, *beside),
         unread=fields.unread(),
@@ -307,6 +308,12 @@ def _overlapped(fields: _NemoFields) -> bool:
     """Whether tensor parallelism hides its exchanges, as far as NeMo leaves it on."""
     split = (fields.number("model.tensor_model_parallel_size", 1) or 1) > 1
     return fields.flag("model.ub_tp_comm_overlap") and fields.flag("model.sequence_parallel") and split
+
+
+def _training(fields: _NemoFields) -> dict[str, Any]:
+    """Whether experts run one after another, as by default."""
+    grouped, experts = fields.flag("model.moe_grouped_gemm"), fields.number("model.num_moe_experts", 1) or 1
+    return {"moe_grouped_gemm": False} if experts > 1 and not grouped else {}
 
 
 def _chunks(fields: _NemoFields) -> Iterator[str]:

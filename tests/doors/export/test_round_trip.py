@@ -64,6 +64,19 @@ def test_a_plan_comes_back(name: str, target: str, tmp_path: Path) -> None:
     assert found.spec["training"]["global_batch_size"] == 64
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_experts_one_after_another_come_back(target: str, tmp_path: Path) -> None:
+    model, groups, more = PLANS["experts"]
+    wanted, training = strategy_of(groups, **more), {"moe_grouped_gemm": False}
+    problem = problem_of(model=model, gpus=wanted.devices, batch=64, sequence=4096, training=training)
+    for name_of_file, text in launch_of(problem, wanted, target).files.items():
+        (tmp_path / name_of_file).write_text(text, encoding="utf-8")
+    options = ImportOptions("h100", wanted.devices, 8, problem.model.vocab, launcher="any")
+    found = import_source(str(tmp_path / "train.sh"), options)
+    assert found.strategy == wanted, found.refusals
+    assert found.spec["training"]["moe_grouped_gemm"] is False
+
+
 @pytest.mark.parametrize("name", PLANS)
 def test_a_plan_of_megatron_bridge_comes_back(name: str, tmp_path: Path) -> None:
     """Its file of Python is read as text."""

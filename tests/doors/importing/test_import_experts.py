@@ -28,6 +28,14 @@ def test_experts_of_deepspeed_drop_what_is_too_much_by_default(more: str, factor
     assert training.get("expert_capacity_factor") == factor
 
 
+def test_experts_run_one_after_another_without_the_grouped_kernel() -> None:
+    """SequentialMLP of Megatron-Core; DeepSpeed's have no such argument, a dense model has none to run."""
+    experts = GPT + "--num-experts 8 --moe-router-topk 2 "
+    assert imported(torchrun(experts)).spec["training"]["moe_grouped_gemm"] is False
+    for text in (experts + "--moe-grouped-gemm", GPT, GPT + DEEPSPEED):
+        assert "moe_grouped_gemm" not in imported(torchrun(text, devices=16)).spec["training"]
+
+
 def test_experts_of_megablocks() -> None:
     """Its Megatron-LM has one expert a token by default, experts in every layer, on all replicas or on each."""
     text = GPT + "--moe-num-experts=16 --moe-capacity-factor=2 --moe-loss-weight=0.1 "

@@ -184,6 +184,7 @@ def test_experts_are_those_of_mixtral(tmp_path: Path) -> None:
     assert found.strategy is not None
     assert (found.strategy.ep, found.strategy.dp) == (8, 16)
     assert found.spec["training"]["expert_capacity_factor"] == 1.0
+    assert found.spec["training"]["moe_grouped_gemm"] is False
     assert found.framework is not None
     assert found.framework.stack == "nemo"
     assert "optimizer" not in found.spec["training"]
