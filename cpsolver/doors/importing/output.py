@@ -228,7 +228,9 @@ def _recomputed(s: Strategy) -> str:
 
 
 def _shown(value: object) -> str:
-    return say("on") if value is True else ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    if isinstance(value, bool):
+        return say("on") if value else say("off")
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _listed(title: str, rows: Sequence[str]) -> list[str]:
