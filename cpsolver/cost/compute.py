@@ -97,7 +97,8 @@ def layer_operators(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind)
 def _host_seconds(problem: Problem, shard: Shard, kind: LayerKind) -> Floats:
     """What the host takes to launch one pass over a layer; a graph of the whole iteration leaves it nothing to do.
 
-    A dense layer that is one block alone, or a mixer alone, has half the kernels.
+    A dense layer that is one block alone, or a mixer alone, has half the kernels; so has each expert that a device runs
+    after another.
     """
     stack, scope = problem.stack, problem.cuda_graph
     if scope == "full":
@@ -109,8 +110,10 @@ def _host_seconds(problem: Problem, shard: Shard, kind: LayerKind) -> Floats:
         sum(float(getattr(stack, name)) for name in host_constants(problem, kind, counts)) for counts in (False, True)
     )
     overlaps = shard.expert_overlap & (stack.routing_overlap > 0)  # elsewhere nothing runs beside the exchange
-    counts = (shard.ep > 1) & ~overlaps
-    return np.asarray(1e-6 * np.where(counts, waiting, ahead))
+    counts, further = (shard.ep > 1) & ~overlaps, np.zeros(len(shard.tp))
+    if problem.model.moe is not None and not problem.spec.training.moe_grouped_gemm:
+        further = np.maximum(1.0, problem.model.moe.experts / shard.ep) - 1.0
+    return np.asarray(1e-6 * (np.where(counts, waiting, ahead) + 0.5 * stack.host_layer_us * further))
 
 
 def chunk_seconds(problem: Problem, vpp: Ints, expert_overlap: Bools) -> Floats:

@@ -45,9 +45,12 @@ def host_us(problem: Problem, ep: int) -> list[int]:
         ({"moe_dispatcher": "alltoall"}, {"copies_once_per_node": 1}, 8, [300, 6500]),
         ({}, {"cuda_graph_scope": 1}, 1, [300, 900]),
         ({"cuda_graph": "none"}, {"cuda_graph_scope": 2}, 1, [300, 3500]),
+        ({"moe_grouped_gemm": False}, {}, 2, [300, 6500 + 3 * 150]),  # four experts, one after another
+        ({"moe_grouped_gemm": False}, {}, 8, [300, 6500]),
+        ({"moe_grouped_gemm": False, "cuda_graph": "full"}, {}, 2, [0, 0]),
     ],
 )
-def test_host_time_of_a_pass(training: dict[str, str], stack: dict[str, float], ep: int, expected: list[int]) -> None:
+def test_host_time_of_a_pass(training: dict[str, Any], stack: dict[str, float], ep: int, expected: list[int]) -> None:
     assert host_us(of(stack, **training), ep) == expected
 
 

@@ -131,6 +131,7 @@ def problem_of(run: MeasuredRun, known: dict[str, Any], chips: Mapping[str, tupl
         offload_layers=run.offload_layers or 0,
         cuda_graph=run.cuda_graph,
         moe_dispatcher=run.dispatcher if run.moe_experts else None,
+        moe_grouped_gemm=not run.model.startswith(tuple(known.get("one_by_one", ()))),
     )
     node = run.gpus_per_node or 8
     counts = {name: count for name, (_, count) in chips.items()}
