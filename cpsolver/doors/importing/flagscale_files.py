@@ -46,6 +46,7 @@ def read_flagscale(name: str, data: dict[str, Any]) -> Reading:
         _devices(name, runner),
         str(_section(_section(experiment, "experiment"), "task").get("entrypoint", "")),
         refusals=refusals,
+        as_arguments=True,
         unread=tuple(say("{key} (${{...}} is not known)", key=key) for key in unclear if not _names_files(key)),
     )
 

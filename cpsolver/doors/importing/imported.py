@@ -278,7 +278,8 @@ def _imported(name: str, said: _Training, options: ImportOptions) -> Imported:
     framework = reading.framework if reading else guessed
     if guessed.stack != "ascendspeed":  # other frameworks with --DDP-impl make one product of both
         section.pop("fused_gate_up", None)
-    if reading is None and "moe" in fields and arguments.has("num-experts") and not arguments.of_deepspeed():
+    as_arguments = reading is None or reading.as_arguments
+    if as_arguments and "moe" in fields and arguments.has("num-experts") and not arguments.of_deepspeed():
         section |= {} if arguments.has("moe-grouped-gemm") else {"moe_grouped_gemm": False}
     spec = {"model": written, "cluster": cluster, "training": section, **_profiles(options, framework)}
     spec |= _searched(plan)

@@ -51,7 +51,11 @@ def read_megatron(name: str, data: dict[str, Any]) -> Reading:
     fields.close()
     framework = _MEGATRON if "--overlap-grad-reduce" in tokens else _PLAIN
     return Reading(
-        later("configuration of Megatron-LM"), tuple(tokens), framework, hint=str(data.get("tokenizer_type", ""))
+        later("configuration of Megatron-LM"),
+        tuple(tokens),
+        framework,
+        hint=str(data.get("tokenizer_type", "")),
+        as_arguments=True,
     )
 
 
@@ -63,7 +67,9 @@ def read_test_case(name: str, data: dict[str, Any]) -> Reading:
     tokens = [token for key, value in given.items() for token in as_tokens(key.lstrip("-"), value)]
     group = Path(name).absolute().parent.parent.name if name != "<stdin>" else ""
     framework = _MEGATRON if "--overlap-grad-reduce" in tokens else _PLAIN
-    return Reading(later("test configuration of Megatron-LM"), tuple(tokens), framework, program=group)
+    return Reading(
+        later("test configuration of Megatron-LM"), tuple(tokens), framework, program=group, as_arguments=True
+    )
 
 
 def read_loongforge_model(name: str, _data: dict[str, Any]) -> Reading:

@@ -31,6 +31,7 @@ class Reading:
     `kind`: the format in words. `program`: what is started, where the file says so. `model` and `training`: fields of
     the architecture and of the spec's section that no argument says. `refusals`: why no plan can express what runs.
     `unread`: fields of the file that nothing here uses. `hint`: text by whose words a model of the catalogue is likely.
+    `as_arguments`: the file's fields are Megatron-LM's arguments, so that one which is not there is not given.
     """
 
     kind: str
@@ -44,6 +45,7 @@ class Reading:
     notes: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     hint: str = ""
+    as_arguments: bool = False
 
 
 @cache

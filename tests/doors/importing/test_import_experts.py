@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from cpsolver.doors.importing.imported import ImportOptions, import_source
 from tests.support.command import in_tmp  # noqa: F401
 from tests.support.scripts import GPT, imported, plan, torchrun
 
@@ -34,6 +37,19 @@ def test_experts_run_one_after_another_without_the_grouped_kernel() -> None:
     assert imported(torchrun(experts)).spec["training"]["moe_grouped_gemm"] is False
     for text in (experts + "--moe-grouped-gemm", GPT, GPT + DEEPSPEED):
         assert "moe_grouped_gemm" not in imported(torchrun(text, devices=16)).spec["training"]
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_file_of_arguments_says_as_much_of_the_kernel_as_a_script(grouped: bool, tmp_path: Path) -> None:
+    sizes = "--num-layers: 12, --hidden-size: 512, --num-attention-heads: 8, --micro-batch-size: 4, --vocab-size: 50304"
+    more = (
+        "--global-batch-size: 32, --seq-length: 1024, --max-position-embeddings: 1024, --bf16: true, --num-experts: 8"
+    )
+    (tmp_path / "config.yaml").write_text(
+        f"MODEL_ARGS: {{{sizes}, {more}, --moe-grouped-gemm: {str(grouped).lower()}}}\n", encoding="utf-8"
+    )
+    training = import_source(str(tmp_path / "config.yaml"), ImportOptions("h100", 8, 8)).spec["training"]
+    assert training.get("moe_grouped_gemm", True) is grouped
 
 
 def test_experts_of_megablocks() -> None:
