@@ -12,7 +12,7 @@ from cpsolver.cost.compute import end_seconds
 from cpsolver.cost.pipeline_events import closed_form_s, simulate
 from cpsolver.cost.shard import Candidates, Shard
 from cpsolver.cost.tables import memory_table
-from cpsolver.evaluation.evaluate import evaluate, stage_memory
+from cpsolver.evaluation.evaluate import evaluate, stage_memory, step_by_formula_s
 from cpsolver.evaluation.evaluation import PARTS
 from cpsolver.evaluation.timeline import makespan_s
 from cpsolver.plans.strategy import StageGroup, Strategy
@@ -21,6 +21,7 @@ from cpsolver.problem.resolve import resolve
 from cpsolver.rules import violations
 from cpsolver.spec.spec import parse_spec
 from models_zoo import Architecture
+from tests.support import pictured
 from tests.support.pipelines import lower_bound_s
 from tests.support.problems import HOST, chip_spec, ideal, model_spec, problem_of, spec_of, strategy_of
 
@@ -282,3 +283,18 @@ def test_a_breakdown_sums_to_the_step(name: str) -> None:
     after = max(stage.after_s for stage in found.stages)
     assert found.step_time_s == pytest.approx(m * slowest + found.breakdown_s["bubble"] + after)
     assert 0 < found.mfu < 1
+
+
+@pytest.mark.parametrize("name", sorted(pictured.PLANS.keys() - {"sizes"}))
+def test_the_formula_alone_is_that_of_the_whole_evaluation(name: str) -> None:
+    problem, plan, found = pictured.judged(name)
+    assert step_by_formula_s(problem, plan) == pytest.approx(found.formula_s, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "more", [{"schedule": "dualpipe"}, {"schedule": "dualpipev", "vpp": 2}, {"vpp": 2}, {}], ids=str
+)
+def test_so_it_is_of_pipelines_on_one_chip_type(more: dict[str, Any]) -> None:
+    problem, _ = ideal(model=model_spec(layers=16), batch=32, gpus=4)
+    plan = strategy_of("x:4,4,4,4", **more)
+    assert step_by_formula_s(problem, plan) == pytest.approx(evaluate(problem, plan).formula_s, rel=1e-12)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from cpsolver.doors.importing.reading import as_scalar
 from cpsolver.inputs.document import load_yaml
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.inputs.language import say
@@ -29,7 +30,8 @@ _CLOSE = 0.75
 _PATH = re.compile(r"(\.*)([A-Za-z_][\w-]*(?:\.[\w-]+)*)")
 _CALL = re.compile(r"([A-Za-z_][\w.]*)\s*:(.*)", re.DOTALL)
 _ENTRY = re.compile(r"(optional\s+|override\s+)*([^@:\s]+)(?:@([\w.]+))?")
-_OVERRIDE = re.compile(r"(\+{0,2}|~)([A-Za-z_]\w*(?:\.\w+)+)(?:=(.*))?", re.DOTALL)
+OVERRIDE = re.compile(r"(\+{0,2}|~)([A-Za-z_]\w*(?:\.\w+)+)(?:=(.*))?", re.DOTALL)
+"""A word of a command line that sets a field."""
 _CONSTANTS: dict[str, Any] = {"true": True, "false": False, "null": None}
 _NUMBERS: dict[str, Callable[..., Any]] = {
     "multiply": lambda one, other: one * other,
@@ -86,9 +88,7 @@ class Interpolations:
         self._steps += 1
         if depth > _MOST_DEEP or self._steps > _MOST_STEPS:
             raise UndecidedError(text)
-        values = [
-            self._inner(part, parent, depth + 1) if inner else part for part, inner in _pieces(text)
-        ]  # fmt: skip
+        values = [self._inner(part, parent, depth + 1) if inner else part for part, inner in _pieces(text)]
         if len(values) == 1:
             return values[0]
         whole = "".join("null" if value is None else str(value) for value in values)
@@ -162,16 +162,8 @@ def _is_number(value: Any) -> bool:
 def as_value(text: str) -> Any:
     """A plain text as the value that OmegaConf reads it for."""
     text = text.strip()
-    if text.lower() in _CONSTANTS:
-        return _CONSTANTS[text.lower()]
-    if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
-        return text[1:-1]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return text
+    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
+    return text[1:-1] if quoted else as_scalar(text, _CONSTANTS)
 
 
 def _pieces(text: str) -> Iterator[tuple[str, bool]]:
@@ -276,7 +268,7 @@ def overridden(data: dict[str, Any], words: Sequence[str], inside: str, file: st
     field that is not there and like one.
     """
     for word in words:
-        match = _OVERRIDE.fullmatch(word)
+        match = OVERRIDE.fullmatch(word)
         if match is None:
             raise InputError(Trouble("--args", "is no override", word, "section.field=value", file=file))
         path = match[2].removeprefix(f"{inside}.").split(".")

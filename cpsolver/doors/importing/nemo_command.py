@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from cpsolver.doors.importing.hydra import OVERRIDE
 from cpsolver.doors.importing.megatron_files import above
 from cpsolver.doors.importing.shell import Script
 from cpsolver.inputs.errors import InputError, Trouble
@@ -22,7 +23,6 @@ _GROUP = "training="
 _FOLDER, _NAME = ("--config-path", "-cp"), ("--config-name", "-cn")
 _USUAL = {_FOLDER: "conf", _NAME: "megatron_gpt_config"}
 """What hydra_runner takes without them."""
-_OVERRIDE = re.compile(r"(\+{0,2}|~)[A-Za-z_]\w*(\.\w+)+(=.*)?", re.DOTALL)
 _UNCLEAR = re.compile(r"\$\{?(\w+)\}?")
 
 
@@ -74,6 +74,6 @@ def _option(words: Sequence[str], names: tuple[str, str]) -> str:
 def _overrides(words: Sequence[str]) -> Iterator[str]:
     """Fields that a command line sets. What a variable stands for that is not known stays open, by its name."""
     for word in words:
-        if _OVERRIDE.fullmatch(word) and not word.startswith("-"):
+        if OVERRIDE.fullmatch(word):
             field, equals, value = word.partition("=")
             yield f"{field}{equals}{_UNCLEAR.sub(lambda found: f'${{oc.env:{found[1]}}}', value)}"

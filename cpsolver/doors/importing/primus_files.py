@@ -16,7 +16,7 @@ from cpsolver.doors.importing import arguments
 from cpsolver.doors.importing.command import TrainingDevices
 from cpsolver.doors.importing.framework import FrameworkGuess
 from cpsolver.doors.importing.hydra import merged
-from cpsolver.doors.importing.reading import Fields, Reading, as_tokens
+from cpsolver.doors.importing.reading import Fields, Reading, as_scalar, as_tokens
 from cpsolver.doors.importing.scope import OutOfScopeError, names_with_words
 from cpsolver.inputs.document import load_yaml
 from cpsolver.inputs.errors import InputError, Trouble
@@ -152,19 +152,7 @@ def _known(value: Any, taken: dict[str, str]) -> Any:
     if not isinstance(value, str) or not _VARIABLE.search(value):
         return value
     taken |= {found[1]: found[2] or "" for found in _VARIABLE.finditer(value) if not found[1].startswith(GIVEN)}
-    return _scalar(_VARIABLE.sub(lambda found: found[2] or "", value))
-
-
-def _scalar(text: str) -> Any:
-    """A replaced text as the value that it looks like."""
-    if text.lower() in _SCALARS:
-        return _SCALARS[text.lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return text
+    return as_scalar(_VARIABLE.sub(lambda found: found[2] or "", value), _SCALARS)
 
 
 def _plain(fields: Fields) -> Iterator[str]:

@@ -172,3 +172,15 @@ def flattened(data: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[t
             yield from flattened(value, (*path, name))
         else:
             yield (*path, name), value
+
+
+def as_scalar(text: str, constants: Mapping[str, Any]) -> Any:
+    """A text as the value that it looks like: one of the constants by its small letters, a number, or itself."""
+    if text.lower() in constants:
+        return constants[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text
