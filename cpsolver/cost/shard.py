@@ -232,9 +232,9 @@ class Candidates(_Columns):
         """Microbatches that pass a chunk before the next chunk's turn, with vpp > 1."""
         return np.where(self.one_group, self.microbatches, self.pp)
 
-    def places(self, layers: int) -> Ints:
-        """Places for layers: those of the model, and those that the embedding and the head take."""
-        return np.asarray(layers + self.embedding_slot + self.loss_slot)
+    def places(self, layers: int, row: Ints | int | slice = slice(None)) -> Ints:
+        """Places for layers, of all rows or of some: those of the model, and those that embedding and head take."""
+        return np.asarray(layers + self.embedding_slot[row] + self.loss_slot[row])
 
     @property
     def replicas(self) -> Ints:

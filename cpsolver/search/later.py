@@ -43,16 +43,19 @@ class Later:
     ) -> None:
         self._problem, self._limits, self._pace, self._solver = problem, limits, pace, solver
         self._keep, self._tell = keep, tell
-        self._meshes = MeshSearch(problem, limits) if problem.degrees_by_chip else None
+        self._meshes: MeshSearch | None = None
         self._sizes: SizesSearch | None = None
         self._mesh_solves = 0
-        self._waits = searches_sizes(problem)  # nothing is known of sizes
+        # Nothing is known of these as yet.
+        self._meshes_wait, self._sizes_wait = problem.degrees_by_chip, searches_sizes(problem)
+        if problem.model.moe is None:  # with experts there are many ways: that takes its time
+            self._make_meshes()
 
     @property
     def lowest(self) -> float:
         """No plan that is left has a smaller score."""
         meshes, sizes = (INFINITE if each is None else each.lowest for each in (self._meshes, self._sizes))
-        return 0.0 if self._waits else min(meshes, sizes)
+        return 0.0 if self._meshes_wait or self._sizes_wait else min(meshes, sizes)
 
     def mesh_counts(self, complete: bool) -> MeshCounts | None:
         """How the search over degrees by chip type went."""
@@ -64,13 +67,21 @@ class Later:
 
     def settle(self, spaces: Spaces) -> bool:
         """Work until nothing is left that could matter; False: no time is left."""
+        if self._meshes_wait and self._pace.late:
+            return False
+        self._make_meshes()
         done = self._meshes is None or self._settle_meshes(self._meshes)
-        if done and self._waits:
+        if done and self._sizes_wait:
             from cpsolver.search.sizes.search import SizesSearch
 
             self._sizes = SizesSearch(self._problem, spaces.of(self._problem), self._limits, self._pace)
-            self._waits = False
+            self._sizes_wait = False
         return done and (self._sizes is None or self._settle_sizes(self._sizes))
+
+    def _make_meshes(self) -> None:
+        if self._meshes_wait:
+            self._meshes = MeshSearch(self._problem, self._limits)
+            self._meshes_wait = False
 
     def _settle_meshes(self, meshes: MeshSearch) -> bool:
         while meshes.lowest < self._limits().limit * CLOSE:

@@ -396,7 +396,7 @@ def proof_account(problem: Problem, result: Result) -> Group:
         "of pp, tp, dp, sp, vp and mbs alone: {combinations}",
         combinations=plural(proof.combinations, "legal combination"),
     )
-    parts = counts_line(proof), meshes_line(proof), sizes_line(problem, proof), by_events_line(proof)
+    parts = counts_line(proof), meshes_line(problem, proof), sizes_line(problem, proof), by_events_line(proof)
     told = "\n".join(filter(None, (*parts, known, line)))
     told = "\n".join(filter(None, (told, verification_line(result.verification))))
     return Group(table, Text(told, style="dim"))

@@ -151,11 +151,11 @@ def counts_line(proof: Proof) -> str:
     )
 
 
-def meshes_line(proof: Proof) -> str:
-    """How far the search over degrees by chip type went; empty where there was none."""
+def meshes_line(problem: Problem, proof: Proof) -> str:
+    """How far the search over degrees by chip type went; empty where none is asked for."""
     counts = proof.meshes
     if counts is None:
-        return ""
+        return say("degrees by chip type are still to be looked at") if problem.degrees_by_chip else ""
     left = say(", {open:,} parts of them still open", open=counts.open) if counts.open else ""
     return say(
         "degrees by chip type: {options:,} ways for a chip type to serve stages, {combined:,} of "

@@ -87,7 +87,7 @@ def first_row(row: Ints) -> Ints:
 
 def layers_of(table: Coefficients, row: Ints) -> Ints:
     """What stands in all places of each plan: (n,)."""
-    return np.asarray(table.rows.places(table.problem.model.layers)[first_row(row)])
+    return np.asarray(table.rows.places(table.problem.model.layers, first_row(row)))
 
 
 def longest_wanted(

@@ -243,8 +243,8 @@ class Coefficients:
         fixed = pipelines.p2p(any_neighbours) + pipelines.host + (no_places * layer + pipelines.ends)
         if pipelines.pp == 1:
             fixed = fixed + pipelines.at(self.least_sharding)
-        on_first = factor * (memory.first_stored + memory.first_buffer)
-        states = pipelines.at_ends((memory.first_states + on_first)[row], memory.last_states[at[:, -1]])
+        on_first = factor * (memory.first_stored[row] + memory.first_buffer[row])
+        states = pipelines.at_ends(memory.first_states[row] + on_first, memory.last_states[at[:, -1]])
         last_chunk = factor / pipelines.vpp * last * memory.last_chunk[at]
         states = states + no_places * memory.layer_states[at]
         buffer = np.where(last, memory.last_buffer[at], memory.buffer[at])
@@ -279,7 +279,7 @@ class Coefficients:
         rows, kept = self.rows, self.memory.stored(sets, row)
         if len(self.memory.short) == 1:
             return np.asarray(kept.most)
-        longest = rows.places(self.problem.model.layers)[row] // rows.vpp[row] - (pp - 1)
+        longest = rows.places(self.problem.model.layers, row) // rows.vpp[row] - (pp - 1)
         return kept.each_at_least(longest)
 
     def _least_full(self, row: Ints, pp: int) -> Floats:

@@ -207,7 +207,7 @@ class MixPlacement:
 
 def _last_place(table: Coefficients, row: Ints) -> Ints:
     """The places in a chunk: (n,)."""
-    return np.asarray(table.rows.places(table.problem.model.layers)[row] // table.rows.vpp[row])
+    return np.asarray(table.rows.places(table.problem.model.layers, row) // table.rows.vpp[row])
 
 
 def _where_they_stand(stages: Stages, spared: Floats) -> Stages:

@@ -191,7 +191,7 @@ def plan_data(table: Coefficients, row: int | Ints, chips: Ints, scale: Scale, w
         chips=tuple(chips.tolist()),
         vpp=vpp,
         slots=(int(rows.embedding_slot[row]), int(rows.loss_slot[row])),
-        needed=int(rows.places(table.problem.model.layers)[row]) // vpp,
+        needed=int(rows.places(table.problem.model.layers, row)) // vpp,
         microbatches=int(rows.microbatches[row]),
         longest=longest,
         by_chip=options_by_chip(plan, scale.integers, odd, lambda row, numbers: odd_of(table, row, numbers)),
@@ -300,7 +300,7 @@ def _longest_chunk(table: Coefficients, row: int, stages: Stages, within_s: floa
     """The most layers in a chunk: what the other chunks leave, and what the step time of interest allows; none at all
     where the last chunk's would not even be as many as the head stands for."""
     vpp, pp = int(table.rows.vpp[row]), stages.layer.shape[1]
-    left = int(table.rows.places(table.problem.model.layers)[row]) // vpp - (pp - 1)
+    left = int(table.rows.places(table.problem.model.layers, row)) // vpp - (pp - 1)
     first, second = (weight[0] for weight in table.weights(np.array([row])))
     slowest = within_s / (first + second)
     in_time = np.floor((slowest - stages.fixed[0]) / (vpp * stages.layer[0]) + WHOLE).max()

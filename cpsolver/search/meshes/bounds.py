@@ -8,14 +8,16 @@ what the best combination with them takes is a bound on all plans with the optio
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from math import ceil, log
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from cpsolver.cost.kinds import counts_before
 from cpsolver.cost.shard import Bools, Floats, Ints
 from cpsolver.search.bounds.bottleneck import cheapest, several_kinds
 from cpsolver.search.bounds.coefficients import Coefficients
@@ -38,10 +40,12 @@ _FOREVER = 1e9
 """Layers: stands for what an option that holds none is worth."""
 _BY_FAR = 100.0
 """Slow links between chip types stay within so many times what a stage takes on the chips' own."""
-_PLACES = 8
-"""Stages are made for so many places more than a part asks for: others of its round may be a little deeper."""
-_KNOWN = 64
-"""So many chip types' stages of rounds are kept."""
+_DEEPER = 2
+"""Rows are looked at apart where their last stage stands so many times further from the pipeline's end."""
+_MANY = 65_536
+"""Places of a round's rows: fewer are looked at together."""
+_KNOWN = 256
+"""Stages of so many chip types, rounds and depths are kept."""
 _SAFETY = 1.0 - ROUNDING
 
 
@@ -95,7 +99,7 @@ class MeshBounds:
         self.table, self.devices = table, exact_devices
         self.layers = table.problem.model.layers
         self.width = np.asarray(table.rows.stage_devices)
-        self._known: Recent[tuple[int, int, bytes], Stages] = Recent(_KNOWN)
+        self._known: Recent[tuple[int, int, int, bytes], tuple[Ints, Stages]] = Recent(_KNOWN)
 
     def used(self, options: Options) -> Ints:
         """Devices of each option."""
@@ -104,18 +108,24 @@ class MeshBounds:
     def stages(self, part: Region, chip: int, rows: Ints, deepest: int) -> Stages:
         """Rows of a part on a chip type at places up to the `deepest` from the pipeline's end, and at its beginning.
 
-        They are made for all rows of a round, of which many parts are, and for a few places more.
+        They are kept, and made for some places more and, where these are few, for all rows of the round: other parts
+        of it ask for the same.
         """
-        of_round, depth = part.round.rows, min(deepest, self.layers) + 2
+        of_round, deepest = part.round.rows, min(deepest, self.layers)
+        depth = min(_DEEPER ** ceil(log(deepest, _DEEPER)), self.layers)
+        few = len(of_round) * self.layers <= _MANY
         fewest = part.fewest_stages if several_kinds(self.table.problem) else 1
-        key = chip, fewest, of_round.tobytes()
+        key = chip, fewest, 0 if few else depth, of_round.tobytes()
         known = self._known.get(key)
-        if known is None or known.pp < depth:
-            places = np.full((len(of_round), min(depth + _PLACES, self.layers + 2)), chip)
-            known = self.table.stages(of_round, places, any_neighbours=True, fewest=fewest)
-            self._known[key] = known
-        known = known if len(rows) == len(of_round) else known.take(np.searchsorted(of_round, rows))
-        return known.without(1, 1 + known.pp - depth)
+        if known is None or known[1].pp < deepest + 2 or not (few or np.isin(rows, known[0]).all()):
+            made = of_round if few else rows
+            stages = self.table.stages(made, np.full((len(made), depth + 2), chip), any_neighbours=True, fewest=fewest)
+            # The pipeline's first stage has the embedding, but a neighbour less than those between: it may take less.
+            least = np.minimum(stages.fixed, stages.fixed[:, :1])
+            least[:, -1] = stages.fixed[:, -1]
+            known = self._known[key] = made, replace(stages, fixed=least)
+        stages = known[1] if len(rows) == len(known[0]) else known[1].take(np.searchsorted(known[0], rows))
+        return stages.without(1, max(1, stages.pp - 1 - deepest))
 
     def that_add_up(self, part: Region) -> Region | None:
         """The part without options whose devices, or stages, no others complete; None: nothing is left."""
@@ -141,22 +151,23 @@ class MeshBounds:
         return replace(part, options=tuple(options))
 
     def quick(self, part: Region) -> tuple[float, float]:
-        """Bounds on the step time and on the slowest stage's in a few operations: all layers spread in any fractions
-        over the fastest rows, memory ignored."""
-        speed, least, slack = 0.0, np.inf, 0.0
-        for chip, own in enumerate(part.options):
-            used = own.take(own.stages > 0)
-            if not len(used):
-                continue
-            layer, saved = self.table.time.layer[chip, used.row], self._saving(chip, used.row)
-            speed += float((used.stages / layer).max())
-            slack += float((used.stages * saved / layer).max())
-            least = min(least, float(layer.min()))
-        if not np.isfinite(least):
-            return np.inf, np.inf
-        held = max(0.0, self.layers - slack)
-        slowest = held / speed * _SAFETY
-        return (part.round.microbatches - 1) * slowest + held * least * _SAFETY, slowest
+        """Bounds on the step time and on the slowest stage's, each type taking one of its options."""
+        slowest, seconds = zip(*self._at_a_glance(part), strict=True)
+        return max(float(each.min()) for each in seconds), max(float(each.min()) for each in slowest)
+
+    def _at_a_glance(self, part: Region) -> Iterator[tuple[Floats, Floats]]:
+        """For each chip type bounds on the slowest stage's time and on the step time for every option, in a few
+        operations: all layers spread in any fractions over it and the fastest of the others, memory ignored."""
+        layers = [np.where(own.stages > 0, self._layer[chip, own.row], np.inf) for chip, own in enumerate(part.options)]
+        speeds = [own.stages / layer for own, layer in zip(part.options, layers, strict=True)]
+        spared = [self._spared[chip][:, own.row].max(axis=1) for chip, own in enumerate(part.options)]
+        held = max(0.0, self.layers - float(self._of_each_kind @ np.max(spared, axis=0))) * _SAFETY
+        best, least = [float(each.max()) for each in speeds], [float(each.min()) for each in layers]
+        for chip, (layer, speed) in enumerate(zip(layers, speeds, strict=True)):
+            together = speed + (sum(best) - best[chip])
+            slowest = np.divide(held, together, out=np.full(len(speed), np.inf), where=together > 0)
+            fastest = np.minimum(layer, min(least[:chip] + least[chip + 1 :], default=np.inf))
+            yield slowest, (part.round.microbatches - 1) * slowest + held * fastest
 
     def longest(self, rows: Ints) -> float:
         """No stage of these rows takes longer, by far."""
@@ -171,19 +182,25 @@ class MeshBounds:
         hops = (1 + problem.stack.pipeline_transfers) * (time.hop_near + time.hop_far + latency)
         return np.asarray(self.layers * layer + time.embedding + time.head + time.chunk + hops)
 
-    def _saving(self, chip: int, rows: Ints) -> Floats:
-        """The most that a stage may save by holding cheap layers: (rows,)."""
-        return np.asarray(self._savings[chip, rows])
+    @property
+    def _layer(self) -> Floats:
+        return self.table.time.layer
 
     @cached_property
-    def _savings(self) -> Floats:
-        return self.table.saving(np.arange(len(self.table.rows)))
+    def _of_each_kind(self) -> Ints:
+        """How many layers the model has of each kind: (kinds,)."""
+        return np.asarray(counts_before(self.table.problem.model, 1)[:, -1])
+
+    @cached_property
+    def _spared(self) -> Floats:
+        """What a layer of each kind takes less than the mean layer, in shares of that: (types, kinds, rows)."""
+        return np.maximum(0.0, -self.table.time.kind_layer / self._layer[:, None])
 
     def filtered(self, part: Region, limit: float) -> tuple[float, Region] | None:
         """A bound on the part, and what of it may be below the limit; None: nothing."""
         ranges = _COARSE_RANGES
         while True:
-            left = self.that_add_up(part)
+            left = self._worth_a_look(part, limit)
             if left is None:
                 return None
             bounds, edges = self._bounds(left, limit, ranges)
@@ -201,6 +218,15 @@ class MeshBounds:
             if ranges == _RANGES and not much and span[1] - span[0] > _SHRUNK * (edges[-1] - edges[0]):
                 return float(by_range.min()), smaller
             part, ranges = smaller, _RANGES
+
+    def _worth_a_look(self, part: Region, limit: float) -> Region | None:
+        """What of a part adds up and is below the limit at a glance; None: nothing."""
+        while (left := self.that_add_up(part)) is not None:
+            keep = [seconds < limit for _, seconds in self._at_a_glance(left)]
+            if all(each.all() for each in keep):
+                break
+            part = replace(left, options=tuple(o.take(k) for o, k in zip(left.options, keep, strict=True)))
+        return left
 
     def _bounds(self, part: Region, limit: float, ranges: int) -> tuple[list[Floats], Floats]:
         """For each chip type a bound for every option and range of the slowest stage's time, and the ranges' edges."""
@@ -276,8 +302,7 @@ class _Cost:
         self._options, self._stages = options, options.stages
         rows, at = np.unique(options.row, return_inverse=True)
         first = part.fewest_behind(chip)
-        stages = bounds.stages(part, chip, rows, first + int(options.stages.max()))
-        hosts = Hosts.of(stages, chip in part.ends[:1])
+        hosts = Hosts.of(bounds, part, chip, rows, first + int(options.stages.max()))
         self.room = hosts.held(tops, at, np.full(len(options), first), options.stages)  # (options, ranges)
         self.slope, self.base = hosts.slope[at], hosts.base(at, options.stages)
         used = options.stages > 0
@@ -316,11 +341,13 @@ class _Cost:
 class Hosts:
     """Rows on one chip type at places counted from the pipeline's end: what stages there hold and take.
 
-    `stages`: coefficients by place, the last place of all at the end; `slope` seconds of a layer, `inner` and `last`
-    without layers between others and at the very end; `saving` what all stages of the type may save by cheap layers.
+    `stages_of` makes the stages of some of the rows up to a place, those of like depth `apart` where they are many;
+    `slope` seconds of a layer, `inner` and `last` without layers between others and at the very end; `saving` what all
+    stages of the type may save by cheap layers.
     """
 
-    stages: Stages
+    stages_of: Callable[[Ints, int], Stages]
+    apart: bool
     at_end: bool
     slope: Floats
     inner: Floats
@@ -330,16 +357,15 @@ class Hosts:
     after_fixed: Floats
 
     @classmethod
-    def of(cls, stages: Stages, at_end: bool) -> Hosts:
-        """Of `MeshBounds.stages`; `at_end`: the chip type has the last one."""
-        # The pipeline's first stage has the embedding, but a neighbour less than those between: it may take less.
-        least = np.minimum(stages.fixed, stages.fixed[:, :1])
-        least[:, -1] = stages.fixed[:, -1]
-        stages = replace(stages, fixed=least)
+    def of(cls, bounds: MeshBounds, part: Region, chip: int, rows: Ints, deepest: int) -> Hosts:
+        """Those of a part up to some place, as `MeshBounds.stages` has them."""
+        apart = len(part.round.rows) * bounds.layers > _MANY
+        stages = bounds.stages(part, chip, rows, 1 if apart else deepest)
         fixed = stages.fixed + stages.saving
         return cls(
-            stages=stages,
-            at_end=at_end,
+            stages_of=lambda some, deepest: bounds.stages(part, chip, rows[some], deepest),
+            apart=apart,
+            at_end=chip in part.ends[:1],
             slope=np.broadcast_to(stages.layer, fixed.shape)[:, 1],
             inner=fixed[:, 1],
             last=fixed[:, -1],
@@ -353,23 +379,31 @@ class Hosts:
         ends = (self.last - self.inner)[at] if self.at_end else 0.0
         return np.where(stages > 0, stages * self.inner[at] + ends - self.saving[at], 0.0)
 
-    def prefix(self, tops: Floats) -> tuple[Floats, Ints]:
+    def held(self, tops: Floats, at: Ints, first: Ints, stages: Ints) -> Floats:
+        """Layers that stages from `first` places from the end on hold: (options, ranges); -1: one holds none."""
+        room = np.empty((len(at), len(tops)))
+        # Of many rows only the last places are asked for.
+        depth = np.ceil(np.log(np.maximum(1, first + stages)) / log(_DEEPER) - ROUNDING) * self.apart
+        for deep in np.unique(depth):
+            alike = np.nonzero(depth == deep)[0]
+            rows, own = np.unique(at[alike], return_inverse=True)
+            start, end = first[alike], first[alike] + stages[alike]
+            layers, bad = self._prefix(self.stages_of(rows, int(max(1, end.max()))), tops)
+            end = np.minimum(end, layers.shape[2] - 1)
+            held = layers[:, own, end] - layers[:, own, start]
+            room[alike] = np.where(bad[:, own, end] == bad[:, own, start], held, -1.0).T
+        return room
+
+    def _prefix(self, stages: Stages, tops: Floats) -> tuple[Floats, Ints]:
         """For each top of the slowest stage's time, row and place: layers held, and places that hold none, before it.
 
         (ranges, rows, places + 1), places from the end.
         """
-        held = self.stages.most_layers(tops[:, None, None])[:, :, :0:-1]
+        held = stages.most_layers(tops[:, None, None])[:, :, :0:-1]
         bad = held < 1
         shape = (*held.shape[:2], 1)
         layers = np.concatenate([np.zeros(shape), np.where(bad, 0.0, held).cumsum(axis=2)], axis=2)
         return layers, np.concatenate([np.zeros(shape, dtype=np.int64), bad.cumsum(axis=2)], axis=2)
-
-    def held(self, tops: Floats, at: Ints, first: Ints, stages: Ints) -> Floats:
-        """Layers that stages from `first` places from the end on hold: (options, ranges); -1: one holds none."""
-        layers, bad = self.prefix(tops)
-        last = np.minimum(first + stages, layers.shape[2] - 1)
-        room = layers[:, at, last] - layers[:, at, first]
-        return np.where(bad[:, at, last] == bad[:, at, first], room, -1.0).T
 
 
 class Combinations:
@@ -423,8 +457,7 @@ class Combinations:
         for chip in self._part.ends:
             row, stages = self.column(chip)
             rows, at = np.unique(row, return_inverse=True)
-            deepest = int((behind + stages).max(initial=1))
-            hosts = Hosts.of(self._bounds.stages(self._part, chip, rows, deepest), chip == self._part.ends[0])
+            hosts = Hosts.of(self._bounds, self._part, chip, rows, int((behind + stages).max(initial=1)))
             room = hosts.held(tops, at, behind, stages)
             yield _Used(
                 stages, room, hosts.slope[at], hosts.base(at, stages), hosts.after_layer[at], hosts.after_fixed[at]

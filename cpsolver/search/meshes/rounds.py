@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,8 @@ small for them."""
 _PP = 2
 """Stands for the stages of the whole pipeline, of which no mesh knows: only what tied embeddings cost depends on them,
 and is least for few."""
+_GLANCE = 4
+"""Rows that are looked at before all others of a round."""
 Columns = dict[str, Ints]
 
 
@@ -77,27 +79,31 @@ def _undominated(
     slower, larger, with fewer ways to recompute or more conditions than its own. Plans of the same degrees are then
     never worse there, and with `search.diverse` one of each family is asked for."""
     parts = np.concatenate([_parts(table), _conditions(table.rows, embeds_at_both_ends)])
+    parts = np.ascontiguousarray(parts.T)
     _, degrees = np.unique(sizes, axis=0, return_inverse=True)
-    degrees, kept = degrees.ravel(), list[Round]()
+    degrees, kept = degrees.ravel(), dict[int, list[Round]]()
     for round_ in sorted(rounds, key=lambda each: -len(each.rows)):
-        alike = [each for each in kept if each.microbatches == round_.microbatches]
-        if not any(_dominates(parts, degrees, each.rows, round_.rows) for each in alike):
-            kept = [
-                each
-                for each in kept
-                if each.microbatches != round_.microbatches or not _dominates(parts, degrees, round_.rows, each.rows)
-            ]
-            kept.append(round_)
-    return tuple(kept)
+        ordered = replace(round_, rows=round_.rows[np.argsort(degrees[round_.rows])])
+        alike = kept.setdefault(round_.microbatches, [])
+        if not any(_dominates(parts, degrees, each.rows, ordered.rows) for each in alike):
+            alike[:] = [each for each in alike if not _dominates(parts, degrees, ordered.rows, each.rows)]
+            alike.append(ordered)
+    return tuple(replace(each, rows=np.sort(each.rows)) for alike in kept.values() for each in alike)
 
 
 def _dominates(parts: Floats, degrees: Ints, better: Ints, worse: Ints) -> bool:
-    """Whether the first rows have all degrees of the others, and are no worse in any part."""
-    order = better[np.argsort(degrees[better])]
-    at = np.searchsorted(degrees[order], degrees[worse])
-    if (at >= len(order)).any() or (degrees[order[at]] != degrees[worse]).any():
+    """Whether the first rows have all degrees of the others, and are no worse in any part; both in order of degrees."""
+    if len(better) < len(worse):
         return False
-    return bool((parts[:, order[at]] <= parts[:, worse]).all())
+    few = worse[:: max(1, len(worse) // _GLANCE)]  # tells most that do not
+    return all(_better_there(parts, degrees, better, some) for some in (few, worse))
+
+
+def _better_there(parts: Floats, degrees: Ints, better: Ints, worse: Ints) -> bool:
+    at = np.minimum(np.searchsorted(degrees[better], degrees[worse]), len(better) - 1)
+    if (degrees[better[at]] != degrees[worse]).any():
+        return False
+    return bool((parts[better[at]] <= parts[worse]).all())
 
 
 def _conditions(rows: Candidates, embeds_at_both_ends: bool) -> Floats:

@@ -116,12 +116,16 @@ class MeshSearch:
                 self._push(bound, replace(part, span=(slowest, longest)))
 
     def _options(self, chip: int, rows: Ints) -> Options:
-        """Rows and numbers of stages that a chip type can serve: whole nodes, as far as it goes."""
+        """Rows and numbers of stages that a chip type can serve: whole nodes, as far as it goes, and no fewer devices
+        than all others leave to it."""
         supply, width = self._problem.supplies[chip], self._bounds.width[rows]
+        others = sum(each.limit for each in self._problem.supplies) - supply.limit
         step = self._problem.node // np.gcd(width, self._problem.node)
         most = np.minimum(supply.limit // width, self._problem.model.layers) // step
-        row, stages = np.repeat(rows, most), np.repeat(step, most)
-        stages = stages * (1 + np.arange(len(row)) - np.repeat(np.cumsum(most) - most, most))
+        fewest = np.maximum(1, -(-(self._problem.num_gpus - others) // (width * step)))
+        count = np.maximum(0, most + 1 - fewest)
+        row, stages, first = (np.repeat(each, count) for each in (rows, step, fewest))
+        stages = stages * (first + np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count))
         counts, at = np.unique(stages, return_inverse=True)
         allows = self._problem.spec.search.allows
         keep = np.array([allows("stages", count, supply.name) for count in counts.tolist()], dtype=np.bool_)[at.ravel()]
