@@ -119,6 +119,14 @@ def counts_before(
     return np.concatenate([np.zeros((len(ones), 1), dtype=np.int64), by_chunk.cumsum(axis=1)], axis=1)
 
 
+def repeats_from(counts: Ints, period: int) -> int:
+    """The place from which on, to the last one, every layer is of the kind of that `period` places before it, as
+    `counts_before` counts them."""
+    layers = np.diff(counts, axis=1)
+    others = np.nonzero((layers[:, period:] != layers[:, :-period]).any(axis=0))[0]
+    return int(others[-1]) + 1 if len(others) else 0
+
+
 def later_counts_before(model: Architecture, slots: tuple[int, int]) -> Ints:
     """Of a V: by how many layers of each kind the second chunks before the x-th place exceed the first ones.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import combinations, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -93,6 +94,36 @@ def test_a_mix_reaches_as_far_as_the_best_of_its_orders() -> None:
                     left_out += reached and not begins
     assert left_out > 50
     assert {(True, False, True), (True, True, True), (False, False, True)} <= seen
+
+
+@pytest.mark.parametrize(
+    ("kinds", "period", "first"),
+    [
+        ({"moe": {"experts": 4, "top_k": 2, "expert_ffn": 4096, "first_dense": 3}}, 1, 3),
+        ({"attention": {"sliding_window": 128, "full_every": 2}}, 2, 0),
+    ],
+)
+def test_stages_reach_as_far_from_where_kinds_of_layers_repeat(kinds: dict[str, Any], period: int, first: int) -> None:
+    """Five chip types that serve 1 to 3 of 8 stages: from every place behind the first that repeats a stage reaches as
+    far as its stride says, or to the end."""
+    chips = {name: chip_spec(100 * (at + 1), gb=4 + at) for at, name in enumerate("abcde")}
+    problem = problem_of(chips, model_spec(layers=16, **kinds), 8, 2, 16, 512)
+    rows = enumerate_rows(problem).rows
+    rows = rows.take(np.nonzero((rows.pp == 8) & (rows.vpp == 1))[0][:1])
+    table, at, mix = Coefficients(problem, rows), np.array([0]), np.array([[1, 1, 2, 1, 3]])
+    by_type = [table.stages(at, np.full((1, 8), chip), any_neighbours=True) for chip in range(5)]
+    whole = MixPlacement(table, at, mix, Stages.side_by_side(by_type))
+    slowest, compared = float(max(stages.layer.max() for stages in by_type)), set()
+    for longest in slowest * np.linspace(0.5, 4.0, 8)[:, None]:
+        strides = whole._strides(longest)
+        assert strides is not None
+        assert strides.shape == (1, 5, 8, period)
+        for chip, place, begin in product(range(5), range(8), range(first, 16)):
+            [to] = whole._furthest(place, np.array([0]), np.array([chip]), np.array([begin]), longest)
+            stride = strides[0, chip, place, (begin - first) % period]
+            assert to == min(16, begin + stride)
+            compared.add(int(stride))
+    assert len(compared) > 3
 
 
 def test_stages_hold_what_some_split_gives_them() -> None:

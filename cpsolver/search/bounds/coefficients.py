@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from typing import Any, Literal, TypeVar
 
@@ -148,19 +148,22 @@ class Coefficients:
         `extra` (kinds, rows) is what a layer of each kind takes beyond the mean layer; see `counts_before`.
         """
         rows, extra = self.rows.take(row), extra[:, row]
-        model = self.problem.model
         if len(extra) == 1:
             return np.zeros((len(rows), 1))
+        beyond = np.zeros((len(rows), int((rows.places(self.problem.model.layers) // rows.vpp).max(initial=0)) + 1))
+        for counts, same in self.counts(rows):
+            beyond[same, : counts.shape[1]] = extra[:, same].T @ counts
+            beyond[same, counts.shape[1] :] = beyond[same, counts.shape[1] - 1][:, None]
+        return beyond
+
+    def counts(self, rows: Candidates) -> Iterator[tuple[Ints, Bools]]:
+        """`counts_before` of all rows, each with the rows that it is of."""
         chunks = np.stack([rows.vpp, rows.embedding_slot, rows.loss_slot, rows.v_shaped])
         code = (2 * chunks[0] + chunks[1]) * (1 + chunks[2].max(initial=0)) + chunks[2]  # the embedding's is 0 or 1
         code = 2 * code + chunks[3]
         _, distinct, which = np.unique(code, return_index=True, return_inverse=True)
-        beyond = np.zeros((len(rows), int((rows.places(model.layers) // rows.vpp).max(initial=0)) + 1))
         for index, chunk in enumerate(chunks[:, distinct].T.tolist()):
-            counts, same = counts_before(model, *chunk), which == index
-            beyond[same, : counts.shape[1]] = extra[:, same].T @ counts
-            beyond[same, counts.shape[1] :] = beyond[same, counts.shape[1] - 1][:, None]
-        return beyond
+            yield counts_before(self.problem.model, *chunk), which == index
 
     def saving(self, row: Ints) -> Floats:
         """The most that a run of layers takes less than as many mean layers: seconds, (chips, n)."""

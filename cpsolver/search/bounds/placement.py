@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
+from cpsolver.cost.kinds import repeats_from
 from cpsolver.cost.shard import Bools, Floats, Ints
 from cpsolver.plans.strategy import RecomputeKind
 from cpsolver.search.bounds.coefficients import Coefficients, row_of
@@ -22,6 +23,8 @@ _KINDS: tuple[RecomputeKind, ...] = ("block", "selective", "uniform")
 """Those that recompute."""
 
 
+_PERIODS = (1, 2)
+"""Layers of several kinds take turns in so many places, if at all: dense layers before experts, windows in turn."""
 _WIDEST = 6
 """A stage that may begin at more places than that is not looked at from each of them."""
 
@@ -144,11 +147,13 @@ class MixPlacement:
         lanes = [_Lanes.of(table, row, chip) for chip in range(self._types)]
         stand = _where_they_stand(stages, table.states_saving(row)[:, None])
         self._ground, self._from_end = _Ground.of(stand, _Lanes.joined(lanes)), False
+        self._period, self._even = _repetition(table, row)
 
     def take(self, rows: Ints) -> MixPlacement:
         """That of some of the rows."""
         part = copy(self)
         part._mix, part._end, part._row = self._mix[rows], self._end[rows], self._row[rows]
+        part._even = self._even[rows]
         return part
 
     def reaches(self, bottleneck: Floats) -> Bools:
@@ -182,21 +187,42 @@ class MixPlacement:
         end, joined = begin + self._mix[row, chip], subset | bits[chip]
         reached, at = np.full((len(self._mix), len(subsets)), -1), np.full(len(row), -1)
         reached[:, 0] = 0
+        strides = self._strides(bottleneck)
         for place in range(self.pp):
             at = np.where(begin == place, reached[row, subset], at)
             now = np.nonzero((begin <= place) & (place < end) & (at >= 0))[0]
-            at[now] = self._along(place, row[now], chip[now], at[now], bottleneck)
+            at[now] = self._along(place, row[now], chip[now], at[now], bottleneck, strides)
             now = now[end[now] == place + 1]
             np.maximum.at(reached, (row[now], joined[now]), at[now])
         return reached
 
-    def _along(self, place: int, row: Ints, chip: Ints, at: Ints, bottleneck: Floats) -> Ints:
+    def _along(self, place: int, row: Ints, chip: Ints, at: Ints, bottleneck: Floats, strides: Ints | None) -> Ints:
         """How far stages of chip types at that place of the pipeline reach, -1 where one holds too little: (m,)."""
-        stands = self.pp - 1 - place if self._from_end else place
-        spot, lane = (self._row[row] * self._types + chip) * self.pp + stands, chip * self._all + self._row[row]
-        to = self._ground.furthest(spot, lane, at, bottleneck[row])
+        to, open_ = np.empty_like(at), np.arange(len(at))
+        if strides is not None:
+            beyond = at - self._even[row]
+            to = at + strides[row, chip, place, beyond % self._period]
+            open_ = np.nonzero(beyond < 0)[0]
+        to[open_] = self._furthest(place, row[open_], chip[open_], at[open_], bottleneck)
         to = np.minimum(to, self._end[row] - (self.pp - 1 - place))
         return np.where(to >= at + (place == 0), to, -1)  # see `_Ground.furthest`
+
+    def _strides(self, bottleneck: Floats) -> Ints | None:
+        """How many places further each stage reaches from those behind which the kinds of layers repeat: (n, types, pp,
+        period). None: fewer are looked at one by one."""
+        types = int((self._mix > 0).sum(axis=1).max(initial=1))
+        if self._from_end or types * self._period >= 1 << (types - 1):
+            return None
+        strides = np.zeros((len(self._mix), self._types, self.pp, self._period), dtype=np.int64)
+        row, chip, place, later = np.nonzero(np.broadcast_to((self._mix > 0)[:, :, None, None], strides.shape))
+        at = np.minimum(self._even[row] + later, self._end[row])
+        strides[row, chip, place, later] = self._furthest(place, row, chip, at, bottleneck) - at
+        return strides
+
+    def _furthest(self, place: int | Ints, row: Ints, chip: Ints, at: Ints, bottleneck: Floats) -> Ints:
+        stands = self.pp - 1 - place if self._from_end else place
+        spot, lane = (self._row[row] * self._types + chip) * self.pp + stands, chip * self._all + self._row[row]
+        return self._ground.furthest(spot, lane, at, bottleneck[row])
 
     def _backward(self) -> MixPlacement:
         """The same pipelines from their end to their beginning."""
@@ -208,6 +234,15 @@ class MixPlacement:
 def _last_place(table: Coefficients, row: Ints) -> Ints:
     """The places in a chunk: (n,)."""
     return np.asarray(table.rows.places(table.problem.model.layers, row) // table.rows.vpp[row])
+
+
+def _repetition(table: Coefficients, row: Ints) -> tuple[int, Ints]:
+    """After how many places the kinds of layers come again, and of each row from which place on: (n,)."""
+    even = [np.zeros(len(row), dtype=np.int64) for _ in _PERIODS]
+    for counts, same in table.counts(table.rows.take(row)):
+        for period, of_rows in zip(_PERIODS, even, strict=True):
+            of_rows[same] = repeats_from(counts, period)
+    return min(zip(_PERIODS, even, strict=True), key=lambda each: each[0] * int(each[1].sum()))
 
 
 def _where_they_stand(stages: Stages, spared: Floats) -> Stages:
