@@ -116,6 +116,15 @@ def test_the_table_fits_its_width_and_says_what_wins(monkeypatch: pytest.MonkeyP
             assert part in text
 
 
+def test_options_that_train_other_models_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    write("one.yaml", SPEC)
+    write("other.yaml", SPEC.replace("llama2-7b", "llama-7b"))
+    monkeypatch.setenv("COLUMNS", "200")
+    text = run("compare", "one.yaml", "other.yaml", "--no-nodes").stdout
+    assert text.startswith("2 options: llama2-7b, llama-7b, 1e+10 tokens, within 2 days")
+    assert "Not the same training: one.yaml llama2-7b, other.yaml llama-7b." in text
+
+
 @pytest.mark.parametrize(
     ("files", "options", "said"),
     [
