@@ -202,6 +202,24 @@ def test_doubts_are_told() -> None:
     assert ("no published run has had" in flat(screen(problem, result, 100))) is bool(unmeasured)
 
 
+def test_a_plan_behind_by_next_to_nothing_is_not_called_the_fastest() -> None:
+    """2 plans, the second 0.01 % slower and to be run: one is faster, by less than is shown."""
+    problem, result = solved("dense")
+    first = result.plans[0]
+    hair = replace(first, evaluation=replace(first.evaluation, step_time_s=first.evaluation.step_time_s * 1.0001))
+    for place, said in ((1, "is more than 0.1 % faster"), (0, "is faster")):
+        named = Recommendation(run_this=place, fastest=0, safest=None, simplest=None)
+        text = flat(screen(problem, replace(result, plans=(first, hair), recommendation=named), 140))
+        assert f"none of {count(result.proof.considered)} plans {said}" in text
+
+
+def test_a_launcher_without_a_stack_of_its_own_says_whose_figures_are_shown() -> None:
+    said = "figures of stack megatron-core, as torchtitan has none of its own"
+    for more, told in (({}, True), ({"stack": "torchtitan-2026"}, False)):
+        problem = cpsolver.make_problem({**DENSE, "launcher": "torchtitan", **more})
+        assert (said in flat(screen(problem, cpsolver.solve(problem), 140))) is told
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_stopped_search_says_what_is_left(width: int) -> None:
     problem, result = solved("dense")
