@@ -22,7 +22,7 @@ from cpsolver.doors.report.goals import (
     best_word,
     better_word,
     chance,
-    cost_and_devices,
+    cost_figures,
     objective_line,
     score_rates,
     verification_line,
@@ -197,7 +197,7 @@ class _Answer:
             say("{step} {unit} a step ({low}–{high}, 80 % sure)", step=about(step), unit=unit(step), low=low, high=high)
         ]
         figures += [f"{count(evaluation.tokens_per_s_per_gpu)} tokens/s/GPU", f"MFU {percent(evaluation.mfu)}"]
-        figures += filter(None, cost_and_devices(problem, strategy, evaluation).split(", "))
+        figures += cost_figures(problem, strategy, evaluation)
         yield Block(say("Speed"), pieces(figures, width))
         probability = run.outlook.deadline_probability
         style = "" if probability is None else GOOD if probability >= _LIKELY else DOUBTFUL

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -80,15 +80,17 @@ def objective_line(problem: Problem) -> str:
 
 
 def cost_and_devices(problem: Problem, strategy: Strategy, evaluation: Evaluation) -> str:
-    """For the headline: dollars where prices are known, devices where some may idle."""
-    said, cost = "", dollars_per_million_tokens(problem, strategy, evaluation.step_time_s)
+    """To be put behind other figures of the headline: dollars where prices are known, devices where some may idle."""
+    return "".join(say(", {figure}", figure=figure) for figure in cost_figures(problem, strategy, evaluation))
+
+
+def cost_figures(problem: Problem, strategy: Strategy, evaluation: Evaluation) -> Iterator[str]:
+    """The same, one by one."""
+    cost = dollars_per_million_tokens(problem, strategy, evaluation.step_time_s)
     if cost is not None:
-        said += say(", {cost} per million tokens", cost=dollars(cost))
+        yield say("{cost} per million tokens", cost=dollars(cost))
     if problem.may_idle:
-        said += say(
-            ", on {devices} of {num_gpus:,}", devices=plural(strategy.devices, "GPU"), num_gpus=problem.num_gpus
-        )
-    return said
+        yield say("on {devices} of {num_gpus:,}", devices=plural(strategy.devices, "GPU"), num_gpus=problem.num_gpus)
 
 
 def goal_rows(problem: Problem) -> list[tuple[str, Cell]]:

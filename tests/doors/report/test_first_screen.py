@@ -21,6 +21,7 @@ from cpsolver.doors.report.document import result_document
 from cpsolver.doors.report.first_screen import LINES, FirstScreen
 from cpsolver.doors.report.goals import chance, dollars
 from cpsolver.doors.report.outlook import days_text, total_dollars
+from cpsolver.doors.report.plan_words import twin_words
 from cpsolver.doors.report.step_bars import memory_lines, shares
 from cpsolver.inputs.text import about, count, percent
 from cpsolver.problem.problem import Problem
@@ -211,6 +212,15 @@ def test_a_plan_behind_by_next_to_nothing_is_not_called_the_fastest() -> None:
         named = Recommendation(run_this=place, fastest=0, safest=None, simplest=None)
         text = flat(screen(problem, replace(result, plans=(first, hair), recommendation=named), 140))
         assert f"none of {count(result.proof.considered)} plans {said}" in text
+
+
+def test_what_sets_twins_apart_is_said_once() -> None:
+    """How to recompute, how many layers and which modules are one thing to a reader."""
+    plan = solved("dense")[1].plans[0].strategy
+    (group,) = plan.groups
+    other = replace(plan, groups=(replace(group, recompute="selective", modules=("core_attn",)),))
+    assert twin_words(plan, other) == "recomputation"
+    assert twin_words(plan, replace(other, schedule="zb1p")) == "schedule, recomputation"
 
 
 def test_a_launcher_without_a_stack_of_its_own_says_whose_figures_are_shown() -> None:
