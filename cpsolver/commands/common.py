@@ -27,9 +27,14 @@ def print_troubles(error: InputError, as_json: bool) -> None:
     for trouble in error.troubles:
         say_error(str(trouble))
     if as_json:
-        from cpsolver.doors.report.document import dumps, trouble_document
+        print_json(error)
 
-        click.echo(dumps(trouble_document(error)))
+
+def print_json(error: InputError) -> None:
+    """All that is wrong with an input, as JSON on stdout."""
+    from cpsolver.doors.report.document import dumps, trouble_document
+
+    click.echo(dumps(trouble_document(error)))
 
 
 def write_answer(as_json: bool, output: str | None, document: Callable[[], Any], report: Callable[[], Any]) -> None:
