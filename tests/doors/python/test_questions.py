@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -267,6 +269,18 @@ def test_what_is_wrong_is_named_by_its_argument(changes: dict[str, Any], said: s
     with pytest.raises(apss.InputError) as caught:
         apss.plan("llama2-7b", **{**ASKED, **changes})
     assert said in str(caught.value)
+
+
+def test_answers_can_be_kept_and_copied(answer: apss.PlanAnswer) -> None:
+    """What was worked out on the way goes by objects of this process: a copy of it would be another chip's."""
+    assert answer.plans[0].step_time_s > 0
+    assert answer.problem.worked_out
+    for again in (pickle.loads(pickle.dumps(answer)), copy.deepcopy(answer)):
+        assert not again.problem.worked_out
+        assert again == answer
+        assert again.to_dict() == answer.to_dict()
+        assert again.run_this.to_dict() == answer.run_this.to_dict()
+    assert pickle.loads(pickle.dumps(answer.best)).roles == answer.best.roles
 
 
 def test_numbers_of_a_data_frame_are_numbers() -> None:
