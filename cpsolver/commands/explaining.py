@@ -16,7 +16,7 @@ from cpsolver.commands.common import (
     write_answer,
 )
 from cpsolver.commands.help import SpokenCommand
-from cpsolver.commands.planning import chosen_plan, sound_evaluation
+from cpsolver.commands.planning import check_rank, chosen_plan, sound_evaluation
 
 _HOW = "YAML, JSON or an APSS line."
 
@@ -95,6 +95,7 @@ def explain(
     from cpsolver.inputs.output import check_writable
 
     problem = cpsolver.load_problem(spec, calibration=calibration)
+    check_rank(strategy)
     asked = strategy is not None or bool(settings)
     plan = chosen_plan(problem, strategy, settings, plan_rank)[0] if asked else None
     check_writable(output, spec, *filter(None, [strategy]))

@@ -40,6 +40,13 @@ BAD_SPECS = {
 }
 
 
+@pytest.mark.parametrize("command", ["explain", "evaluate", "check"])
+def test_a_rank_of_no_file_is_refused(command: str) -> None:
+    result = run(command, write("spec.yaml", SMALL), "--set", "tp=2", "--plan-rank", "2")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--plan-rank: says which plan of --strategy, and none is given" in result.stderr
+
+
 @pytest.mark.parametrize("command", ["solve", "evaluate"])
 @pytest.mark.parametrize("name", BAD_SPECS)
 def test_bad_specs_exit_2_and_say_where(name: str, command: str) -> None:
