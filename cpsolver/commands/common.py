@@ -116,6 +116,11 @@ def time_limit_option(text: str) -> Callable[[Decorated], Decorated]:
     return click.option("--time-limit", "time_limit_s", type=positive, metavar="SECONDS", help=text)
 
 
+def known_as(name: str, *others: str, **more: Any) -> Callable[[Decorated], Decorated]:
+    """Other names of an option, which other commands have for the same: known, and not shown."""
+    return click.option(*others, name, hidden=True, **more)
+
+
 json_option = click.option(
     "--json", "as_json", is_flag=True, callback=_note_json, help="Print JSON on stdout instead of text, errors too."
 )

@@ -9,6 +9,7 @@ from cpsolver.commands.common import (
     EXIT_INFEASIBLE,
     calibration_option,
     json_option,
+    known_as,
     output_option,
     rank_option,
     set_option,
@@ -24,6 +25,7 @@ _HOW = "YAML, JSON or an APSS line."
 @click.command(cls=SpokenCommand)
 @spec_argument
 @click.option("--strategy", "-s", metavar="FILE", help=f"The plan: {_HOW}")
+@known_as("strategy", "--plan", "-p")
 @set_option
 @rank_option
 @json_option
@@ -62,6 +64,7 @@ def check(
 @click.command(cls=SpokenCommand)
 @spec_argument
 @click.option("--strategy", "-s", metavar="FILE", help=f"Why not this plan? {_HOW}")
+@known_as("strategy", "--plan", "-p")
 @set_option
 @rank_option
 @json_option

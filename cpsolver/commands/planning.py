@@ -13,6 +13,7 @@ from cpsolver.commands.common import (
     calibration_option,
     exit_with,
     json_option,
+    known_as,
     output_option,
     part_options,
     rank_option,
@@ -115,6 +116,7 @@ def solve(
 @click.command(cls=SpokenCommand)
 @spec_argument
 @click.option("--strategy", "-s", metavar="FILE", help="The plan: YAML, JSON or an APSS line.")
+@known_as("strategy", "--plan", "-p")
 @set_option
 @rank_option
 @json_option

@@ -6,7 +6,9 @@ import json
 
 import pytest
 
-from tests.support.command import run
+from tests.support.command import in_tmp, run, write
+
+__all__ = ["in_tmp"]
 
 
 def told(*words: str) -> list[tuple[str, str]]:
@@ -60,3 +62,17 @@ def test_machines_are_told_in_json() -> None:
 def test_they_are_told_in_chinese() -> None:
     text = run("solve", "x", "--lang", "zh", "--top", "y").stderr
     assert "'y' 不是有效的数（integer）（允许：1 至 100）。" in text
+
+
+def test_what_another_command_calls_it_is_known() -> None:
+    write("spec.yaml", "{model: llama2-7b, cluster: {num_gpus: 8, chips: a800},\n"
+          " training: {global_batch_size: 32, sequence_length: 2048}}")  # fmt: skip
+    write("plan.yaml", "{tp: 2, dp: 4, mbs: 1, stages: [{chip: a800, layers: [32]}]}")
+    for command in ("ranks", "check", "evaluate"):
+        answers = {run(command, "spec.yaml", name, "plan.yaml").stdout for name in ("--plan", "-p", "--strategy", "-s")}
+        assert len(answers) == 1
+        assert "tp 2" in answers.pop() or command == "evaluate"
+    assert "--strategy" not in run("ranks", "--help").stdout
+    for name in ("--no-browser", "--no-open"):
+        assert run("open", "nowhere.yaml", name).stderr == "error: nowhere.yaml: no such file\n"
+        assert run("serve", "nowhere.yaml", name).stderr == "error: nowhere.yaml: no such file\n"
