@@ -21,6 +21,7 @@ _BEST = {
     "cost": later("cheapest"),
     "fewest_chips": later("fastest on the fewest GPUs"),
 }
+_ROLE = {"throughput": later("fastest"), "cost": later("cheapest"), "fewest_chips": later("smallest")}
 _BETTER = {"throughput": later("faster"), "cost": later("cheaper"), "fewest_chips": later("faster")}
 _WORSE = {"throughput": later("slower"), "cost": later("dearer"), "fewest_chips": later("slower")}
 
@@ -33,8 +34,13 @@ def best_word(problem: Problem) -> str:
 
 
 def best_role(problem: Problem) -> str:
-    """What the best plan by the predictions is recommended as: fastest or cheapest; in English, as a name."""
-    return _BEST[problem.spec.search.objective].split()[0]
+    """What the best plan by the predictions is recommended as: fastest, cheapest or smallest; in English, as a name."""
+    return str(_ROLE[problem.spec.search.objective])
+
+
+def likely_role(problem: Problem) -> str:
+    """What the chances of plans are of: to be the fastest of those shown, or the cheapest; in English."""
+    return str(_ROLE["cost" if problem.spec.search.objective == "cost" else "throughput"])
 
 
 def better_word(problem: Problem) -> str:

@@ -214,6 +214,16 @@ def test_a_plan_behind_by_next_to_nothing_is_not_called_the_fastest() -> None:
         assert f"none of {count(result.proof.considered)} plans {said}" in text
 
 
+def test_the_plan_on_the_fewest_devices_is_not_called_the_fastest() -> None:
+    """Another plan of the answer is, on more of them; nor are chances of being the fastest told as of being best."""
+    problem, result = solved("fewest")
+    text = flat(screen(problem, result, 140))
+    assert "the smallest" in text
+    assert "the fastest and" not in text
+    assert "P(best)" not in text
+    assert "fastest" not in [role for plan in shown_result(problem, result) for role in plan.roles]
+
+
 def test_what_sets_twins_apart_is_said_once() -> None:
     """How to recompute, how many layers and which modules are one thing to a reader."""
     plan = solved("dense")[1].plans[0].strategy
