@@ -257,10 +257,8 @@ def _settled(problem: Problem, result: Result) -> Iterator[RenderableType]:
             if counts is None
             else say(", on any of {considered} of GPUs", considered=plural(counts.considered, "number"))
         )
-        yield Text(
-            say("There is no plan: proven for all of {considered}{numbers}.", considered=considered, numbers=numbers),
-            style="bold red",
-        )
+        every = say(" for all of {considered}", considered=considered) if proof.considered else ""
+        yield Text(say("There is no plan: proven{every}{numbers}.", every=every, numbers=numbers), style="bold red")
     else:
         text = say(
             "No plan found by {stop}; {open} of {considered:,} ",
