@@ -188,7 +188,9 @@ def expert_layers(model: Architecture) -> str:
 def _unknown(model: Architecture) -> str:
     """What the user has to look up, since no plan depends on it and the catalogue does not have it."""
     rope, router = model.position == "rope", model.moe is not None
-    flags = [*["--rotary-base"] * (rope and model.rotary_base is None), *[say("rope scaling")] * rope]
+    flags = [*["--rotary-base"] * (rope and model.rotary_base is None)]
+    flags += ["--rotary-percent"] * (rope and model.attention.kind != "mla")  # latent attention's widths say it
+    flags += [say("rope scaling")] * rope
     flags += ["--norm-epsilon"] * (model.norm_epsilon is None)
     told = "".join(say("{name}, ", name=name) for name in flags)
     losses = say(", the router's loss") if router and model.router_scaling is not None else ""
