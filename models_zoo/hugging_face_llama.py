@@ -211,7 +211,8 @@ def _gemma3(r: Reader) -> Fields:
 def _gpt_oss(r: Reader) -> Fields:
     """Biases everywhere, also of experts and router; learned sinks; windows in every other layer."""
     fields = {**_llama(r, bias_qkv=True, bias_out=True), "bias_mlp": True}
-    moe = {**_moe(r, "num_local_experts", width=fields["ffn"]), "router_bias": True}
+    router = {"router_bias": True, "router_softmax": True}  # of its product, as all others; GptOssTopKRouter
+    moe = {**_moe(r, "num_local_experts", width=fields["ffn"]), **router}
     return {**fields, "moe": moe, "attention": {"sinks": True, **_window(r, fields["layers"], 128, 2)}}
 
 

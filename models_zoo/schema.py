@@ -116,7 +116,9 @@ class Moe(_ArchitectureRecord):
     `latent` is the width the routed experts work in when it is not the model's own; `shared_ffn` is the
     width of one shared expert (default: `expert_ffn`). Of `groups` of neighbouring experts, equal in number, a token's
     are all in `top_groups`: every one where the router has no groups. Beside them the router chooses among
-    `zero_experts`, which give a token back as it is. `shortcut`: each layer is attention and a dense block, twice; its
+    `zero_experts`, which give a token back as it is. `router_bias`: with it the sigmoids of scores weigh the experts,
+    and the bias only chooses them (DeepSeek-V3); or with `router_softmax` it is part of the scores, and a softmax over
+    those of the chosen weighs (gpt-oss). `shortcut`: each layer is attention and a dense block, twice; its
     experts take what goes into the first dense block, and are added at the layer's end (LongCat, arXiv:2509.01322).
     """
 
@@ -133,6 +135,7 @@ class Moe(_ArchitectureRecord):
     freq: PositiveInt = 1
     offset: NonNegativeInt = 0
     router_bias: bool = False
+    router_softmax: bool = False
     hash_routed_layers: NonNegativeInt = 0
     zero_experts: NonNegativeInt = 0
     shortcut: bool = False

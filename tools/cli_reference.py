@@ -39,7 +39,7 @@ def reference() -> str:
 def _section(context: click.Context, command: click.Command) -> str:
     """A command: how it is called, what it does, its options."""
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
-    options = [_option(option) for option in command.params if isinstance(option, click.Option)]
+    options = [_option(option) for option in command.params if isinstance(option, click.Option) and not option.hidden]
     table = ["| option | |", "| --- | --- |", *options] if options else []
     parts = [f"\n## {context.info_name}\n", f"`{usage}`\n", *_paragraphs(cleandoc(command.help or "")), *table]
     return "\n".join(parts)

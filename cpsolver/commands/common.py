@@ -27,9 +27,14 @@ def print_troubles(error: InputError, as_json: bool) -> None:
     for trouble in error.troubles:
         say_error(str(trouble))
     if as_json:
-        from cpsolver.doors.report.document import dumps, trouble_document
+        print_json(error)
 
-        click.echo(dumps(trouble_document(error)))
+
+def print_json(error: InputError) -> None:
+    """All that is wrong with an input, as JSON on stdout."""
+    from cpsolver.doors.report.document import dumps, trouble_document
+
+    click.echo(dumps(trouble_document(error)))
 
 
 def write_answer(as_json: bool, output: str | None, document: Callable[[], Any], report: Callable[[], Any]) -> None:
@@ -109,6 +114,11 @@ def time_limit_option(text: str) -> Callable[[Decorated], Decorated]:
     """--time-limit, as `time_limit_s`, with that text."""
     positive = click.FloatRange(min=0, min_open=True)
     return click.option("--time-limit", "time_limit_s", type=positive, metavar="SECONDS", help=text)
+
+
+def known_as(name: str, *others: str, **more: Any) -> Callable[[Decorated], Decorated]:
+    """Other names of an option, which other commands have for the same: known, and not shown."""
+    return click.option(*others, name, hidden=True, **more)
 
 
 json_option = click.option(

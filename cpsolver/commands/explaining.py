@@ -9,6 +9,7 @@ from cpsolver.commands.common import (
     EXIT_INFEASIBLE,
     calibration_option,
     json_option,
+    known_as,
     output_option,
     rank_option,
     set_option,
@@ -16,7 +17,7 @@ from cpsolver.commands.common import (
     write_answer,
 )
 from cpsolver.commands.help import SpokenCommand
-from cpsolver.commands.planning import chosen_plan, sound_evaluation
+from cpsolver.commands.planning import check_rank, chosen_plan, sound_evaluation
 
 _HOW = "YAML, JSON or an APSS line."
 
@@ -24,6 +25,7 @@ _HOW = "YAML, JSON or an APSS line."
 @click.command(cls=SpokenCommand)
 @spec_argument
 @click.option("--strategy", "-s", metavar="FILE", help=f"The plan: {_HOW}")
+@known_as("strategy", "--plan", "-p")
 @set_option
 @rank_option
 @json_option
@@ -62,6 +64,7 @@ def check(
 @click.command(cls=SpokenCommand)
 @spec_argument
 @click.option("--strategy", "-s", metavar="FILE", help=f"Why not this plan? {_HOW}")
+@known_as("strategy", "--plan", "-p")
 @set_option
 @rank_option
 @json_option
@@ -95,6 +98,7 @@ def explain(
     from cpsolver.inputs.output import check_writable
 
     problem = cpsolver.load_problem(spec, calibration=calibration)
+    check_rank(strategy)
     asked = strategy is not None or bool(settings)
     plan = chosen_plan(problem, strategy, settings, plan_rank)[0] if asked else None
     check_writable(output, spec, *filter(None, [strategy]))

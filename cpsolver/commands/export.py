@@ -13,6 +13,7 @@ from cpsolver.commands.common import (
     calibration_option,
     exit_with,
     json_option,
+    known_as,
     output_option,
     rank_option,
     spec_argument,
@@ -44,6 +45,7 @@ plan_option = click.option(
     shell_complete=completion.launchers,
 )
 @plan_option
+@known_as("plan", "--strategy", "-s")
 @rank_option
 @click.option(
     "--job",
@@ -98,6 +100,7 @@ def export(
 @click.command(cls=SpokenCommand)
 @spec_argument
 @plan_option
+@known_as("plan", "--strategy", "-s")
 @rank_option
 @calibration_option
 @json_option

@@ -10,6 +10,7 @@ from unicodedata import east_asian_width
 
 import click
 
+from cpsolver.commands.usage import every_error
 from cpsolver.inputs.language import ENGLISH, of_locale, say, speaking
 
 LANGUAGE = "cpsolver.language"
@@ -20,11 +21,19 @@ _FILLER = "\ue000"
 
 
 class SpokenCommand(click.Command):
-    """A command whose help is in the language asked for, or in that of the locale."""
+    """A command whose help is in the language asked for, or in that of the locale, and that tells all wrong options."""
 
     def get_help(self, ctx: click.Context) -> str:
         """As click asks for it."""
         return help_of(self, ctx)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click asks for it."""
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.BadParameter as first:
+            raise every_error(self, ctx, given) or first from None
 
 
 def help_of(command: click.Command, ctx: click.Context) -> str:

@@ -14,13 +14,15 @@ from typing import Any
 import click
 
 from cpsolver.commands import COMMANDS
-from cpsolver.commands.common import EXIT_BAD_INPUT, EXIT_BUG, EXIT_INTERRUPTED, print_troubles, say_error
+from cpsolver.commands.common import EXIT_BAD_INPUT, EXIT_BUG, EXIT_INTERRUPTED, print_json, print_troubles, say_error
 from cpsolver.commands.help import LANGUAGE, help_of, wide
-from cpsolver.commands.usage import asked_language, show
+from cpsolver.commands.usage import as_input_error, asked_language, show
 from cpsolver.inputs.language import ENGLISH, LANGUAGES, later, of_locale, say, speaking
 
 _OBJECTS = 50_000
 """New objects after which garbage is collected: imports make that many, hardly any of which are garbage."""
+_JSON = "cpsolver.json"
+"""Where a call keeps whether --json is among its arguments, which may be wrong before they are read."""
 SPEAKS = (
     *("plan", "solve", "open", "evaluate", "check", "explain", "serve", "batch", "compare", "replicas"),
     *("export", "ranks", "import", "init", "schema", "models", "chips", "networks", "stacks"),
@@ -50,7 +52,8 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] in COMMANDS and args[0] not in SPEAKS:
+        ctx.meta[_JSON] = "--json" in args
+        if ctx.meta[_JSON] or (args[0] in COMMANDS and args[0] not in SPEAKS):
             ctx.with_resource(speaking(ENGLISH))
         elif (asked := asked_language(args)) in LANGUAGES:
             ctx.with_resource(speaking(asked))
@@ -86,6 +89,8 @@ class _Commands(click.Group):
             ctx.exit(EXIT_BAD_INPUT)
         except click.UsageError as error:
             show(error)
+            if ctx.meta.get(_JSON):
+                print_json(as_input_error(error))
             ctx.exit(error.exit_code)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise

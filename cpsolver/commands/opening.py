@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cpsolver.commands.common import calibration_option, exit_code, time_limit_option, verbose_option
+from cpsolver.commands.common import calibration_option, exit_code, known_as, time_limit_option, verbose_option
 from cpsolver.commands.help import SpokenCommand
 from cpsolver.inputs.language import later, say
 
@@ -23,6 +23,7 @@ _PAGES = (".html", ".htm")
 @click.argument("files", nargs=-1, required=True, metavar="SPEC...|SWEEP|PAGE")
 @click.option("--html", metavar="FILE", help="Keep the page that is made there; else it is a temporary file.")
 @click.option("--no-browser", is_flag=True, help="Only write the page and say where it is.")
+@known_as("no_browser", "--no-open", is_flag=True)
 @click.option("--top", type=click.IntRange(1, 100), help="How many plans of a SPEC; replaces search.top.")
 @time_limit_option("Stop each search after so many seconds with what is known; replaces search.time_limit_s.")
 @verbose_option

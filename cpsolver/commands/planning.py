@@ -13,6 +13,7 @@ from cpsolver.commands.common import (
     calibration_option,
     exit_with,
     json_option,
+    known_as,
     output_option,
     part_options,
     rank_option,
@@ -115,6 +116,7 @@ def solve(
 @click.command(cls=SpokenCommand)
 @spec_argument
 @click.option("--strategy", "-s", metavar="FILE", help="The plan: YAML, JSON or an APSS line.")
+@known_as("strategy", "--plan", "-p")
 @set_option
 @rank_option
 @json_option
@@ -186,6 +188,7 @@ def chosen_plan(
 
     if strategy is not None and settings:
         raise InputError(Trouble("--set", "makes a plan, and --strategy names one: give one of them"))
+    check_rank(strategy)
     if strategy is not None:
         return cpsolver.load_strategy(strategy, problem, rank), {}
     if not settings:
@@ -193,6 +196,17 @@ def chosen_plan(
     filled = fill_strategy(problem, read_settings(settings))
     click.echo(say("filled in: {decisions}", decisions=filled), err=True)
     return filled.strategy, filled.added
+
+
+def check_rank(strategy: str | None) -> None:
+    """Raises InputError for --plan-rank where no file has plans to choose from."""
+    from click.core import ParameterSource
+
+    from cpsolver.inputs.errors import InputError, Trouble
+
+    given = click.get_current_context().get_parameter_source("plan_rank") is ParameterSource.COMMANDLINE
+    if given and strategy is None:
+        raise InputError(Trouble("--plan-rank", "says which plan of --strategy, and none is given"))
 
 
 def sound_evaluation(problem: Problem, plan: Strategy) -> Evaluation | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cpsolver.commands import completion
-from cpsolver.commands.common import calibration_option, time_limit_option
+from cpsolver.commands.common import calibration_option, known_as, time_limit_option
 from cpsolver.commands.help import SpokenCommand
 from cpsolver.inputs.language import say
 
@@ -27,6 +27,7 @@ _TIME_LIMIT_S = 60.0
     "--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="The port; 0: any that is free."
 )
 @click.option("--no-open", is_flag=True, help="Only say where the page is.")
+@known_as("no_open", "--no-browser", is_flag=True)
 @time_limit_option(
     f"The longest that a search may take; {_TIME_LIMIT_S:g} without it. A spec's own limit may be shorter."
 )

@@ -22,6 +22,7 @@ from cpsolver.search.result import Plan
 _SECONDS, _MOST_S = 20.0, 60.0  # for all that is solved: of most specs, and of those whose own search takes long
 _SEARCHES = 4  # times as long as the spec's own search it may take
 _EACH = 0.4  # of these seconds for one changed spec
+_SHOWN = 1.0005  # times the merit: what gains less would be told as 0.0 %
 _LEAST = 1.01  # times the merit: what gains less is no advice, nor a pair that gains so little over one of the two
 PAIRS = "pairs"
 """What is counted beside the kinds of alternatives."""
@@ -102,7 +103,7 @@ class _Adviser:
         best: dict[tuple[str, int], Suggestion] = {}
         for each in alternatives:
             before = best.get((each.kind, each.side))
-            least = self._merit * (_LEAST if each.kind not in ASKED_FOR else 1.0)
+            least = self._merit * (_LEAST if each.kind not in ASKED_FOR else _SHOWN)
             if before is not None:
                 least = before.merit * (_LEAST if each.size >= before.parts[0].size else 1.0)
             suggestion = self._solved((each,), least)
@@ -207,8 +208,8 @@ def seconds_for(search_s: float) -> float:
 
 
 def advise(problem: Problem, best: Plan, tell: Tell = lambda _done, _total: None, seconds: float = _SECONDS) -> Advice:
-    """What gains a percent or more (of ASKED_FOR: anything) over the spec's best plan, within that many seconds; on
-    Ctrl-C what is known so far.
+    """What gains a percent or more (of ASKED_FOR: anything that shows) over the spec's best plan, within that many
+    seconds; on Ctrl-C what is known so far.
 
     `tell` hears of the changes alone first; of the pairs nobody knows how many there are before.
     """

@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.evaluation.evaluation import Evaluation
+from cpsolver.inputs.language import later
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.framework import launcher_names, load_launcher
@@ -123,15 +124,15 @@ def open_switches(problem: Problem, plan: Strategy, own: Evaluation, searched: b
 def _asked(problem: Problem, plan: Strategy, searched: bool) -> Iterator[_Asked]:
     training = problem.spec.training
     if training.cuda_graph is None:
-        yield _of_training(problem, "cuda_graph", "graphs", problem.cuda_graph, GRAPH_SCOPES)
+        yield _of_training(problem, "cuda_graph", later("graphs"), problem.cuda_graph, GRAPH_SCOPES)
     if training.moe_dispatcher is None and plan.ep > 1:
         usual = "deepep" if problem.copies_once else "alltoall"
-        yield _of_training(problem, "moe_dispatcher", "dispatcher", usual, get_args(Dispatcher))
+        yield _of_training(problem, "moe_dispatcher", later("dispatcher"), usual, get_args(Dispatcher))
     scaled = problem.recipe not in (None, "blockwise")
     if training.fp8_attention is None and scaled and plan.flash_attention:
-        yield _of_training(problem, "fp8_attention", "fp8 attention", problem.fp8_attention, (False, True))
+        yield _of_training(problem, "fp8_attention", later("fp8 attention"), problem.fp8_attention, (False, True))
     if searched and plan.expert_overlap and problem.spec.search.pin.expert_overlap is None:
-        yield _Asked(_OVERLAP, "overlap", "true", {"false": _Change({}, {"expert_overlap": False})})
+        yield _Asked(_OVERLAP, later("overlap"), "true", {"false": _Change({}, {"expert_overlap": False})})
 
 
 def _of_training(problem: Problem, name: str, words: str, taken: Any, values: tuple[Any, ...]) -> _Asked:

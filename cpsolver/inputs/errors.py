@@ -222,6 +222,8 @@ def validation_trouble(detail: Mapping[str, Any], data: Any, fields_at: FieldsAt
     elif kind == "literal_error":
         choices = re.findall(r"'([^']*)'", context["expected"])
         allowed, nearest = ", ".join(choices), nearest_names(value, choices)
+    elif kind in ("model_type", "model_attributes_type"):
+        allowed = ", ".join(fields_at(loc)) or None
     message = _explain(kind, value, context, detail["msg"])
     return Trouble(dotted(path), message, value, allowed, nearest, path=path)
 

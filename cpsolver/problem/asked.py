@@ -14,7 +14,7 @@ from cpsolver.inputs.language import later
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.filled import Filled, fill_strategy
 from cpsolver.problem.flags import ARGUMENT_OF, OneLine
-from cpsolver.problem.load import make_problem
+from cpsolver.problem.load import make_problem, plain
 from cpsolver.problem.problem import Problem
 
 Source: TypeAlias = Problem | Mapping[str, Any] | str | PathLike[str]
@@ -104,7 +104,7 @@ class Asked:
             raise InputError(Trouble(name, "is required, and missing") for name in missing)
         line = OneLine(
             source if isinstance(source, Mapping) else fspath(source),
-            self.on,
+            plain(self.on),
             self.batch,
             self.seq,
             launcher=self.launcher,
@@ -135,7 +135,8 @@ def filled_in(problem: Problem, decisions: Mapping[str, Any]) -> Filled:
 
     Raises InputError.
     """
-    listed = {name: list(value) if isinstance(value, tuple) else value for name, value in decisions.items()}
+    given = plain(decisions)
+    listed = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
     try:
         return fill_strategy(problem, listed)
     except InputError as error:

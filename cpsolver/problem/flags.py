@@ -59,7 +59,9 @@ class OneLine:
 
     def spec(self) -> dict[str, Any]:
         """The spec that the line stands for, in plain values. Raises InputError for chips that cannot be read."""
-        chips, devices = self._chips()
+        return self._spec(*self._chips())
+
+    def _spec(self, chips: Mapping[str, Any], devices: int) -> dict[str, Any]:
         training = {"global_batch_size": self.batch, "sequence_length": self.seq, "precision": self.precision}
         cluster = {
             "num_gpus": devices,
@@ -84,10 +86,11 @@ class OneLine:
         counts: dict[str, Any] = {
             name: chip.get("max") if isinstance(chip, Mapping) else chip for name, chip in chips.items()
         }
-        without = [name for name, count in counts.items() if type(count) is not int or count < 1]
-        found += [
-            Trouble("", later("does not say how many {name} there are", name=name), self.on, form) for name in without
-        ]
+        for name, count in counts.items():
+            if type(count) is int and count < 1 and count != NO_LIMIT:
+                found.append(Trouble("", later("has {count} of {name}: at least 1", count=count, name=name), self.on))
+            elif type(count) is not int or count < 1:
+                found.append(Trouble("", later("does not say how many {name} there are", name=name), self.on))
         if not counts and not found:
             found.append(Trouble("", "names no chip", self.on, form))
         if found:
@@ -119,11 +122,28 @@ class OneLine:
 
         Raises InputError with every trouble, named by its flag.
         """
-        spec = self.spec()
+        wrong: list[Trouble] = []
         try:
-            return make_problem(spec, {}, {**(sections or {}), "search": search}, calibration)
+            spec = self.spec()
         except InputError as error:
-            raise InputError(in_flags(trouble, self.names) for trouble in error.troubles) from None
+            wrong += error.troubles
+            spec = self._with_stand_ins()
+        try:
+            problem = make_problem(spec, {}, {**(sections or {}), "search": search}, calibration)
+        except InputError as error:
+            found = (trouble for trouble in error.troubles if trouble.where != "cluster")
+            wrong += (in_flags(trouble, self.names) for trouble in found)
+        if wrong:
+            raise InputError(wrong)
+        return problem
+
+    def _with_stand_ins(self) -> dict[str, Any]:
+        """The spec with a node of each chip that can be read, to judge all else by; no cluster where none can."""
+        named: Mapping[str, Any] = self.on if isinstance(self.on, Mapping) else read_chips(self.on, [])
+        node = self.gpus_per_node if type(self.gpus_per_node) is int and self.gpus_per_node > 0 else _USUAL_NODE
+        chips = {name: {**chip, "max": node} if isinstance(chip, Mapping) else node for name, chip in named.items()}
+        spec = self._spec(chips, node * len(named))
+        return spec if named else {name: value for name, value in spec.items() if name != "cluster"}
 
     def spec_text(self, path: str, **search: Any) -> str:
         """The spec as the text of a YAML file at `path`, from whose folder a model's file is then found.

@@ -46,7 +46,19 @@ def make_problem(
     With the `document` that the spec stands in troubles have their lines; files that it names are found from `base`.
     Raises InputError with every problem.
     """
-    return _with_overlay(_replaced(spec, names, sections), calibration, document, base)
+    return _with_overlay(plain(_replaced(spec, names, sections)), calibration, document, base)
+
+
+def plain(value: Any) -> Any:
+    """The value with Python's own numbers and lists in place of NumPy's, in mappings and lists too.
+
+    Numbers out of a data frame are NumPy's: 64 of one is a whole number like any other.
+    """
+    if isinstance(value, Mapping):
+        return {plain(name): plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(plain(item) for item in value)
+    return value.tolist() if type(value).__module__ == "numpy" and hasattr(value, "tolist") else value
 
 
 def _replaced(

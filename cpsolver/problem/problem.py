@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -57,6 +57,10 @@ class Problem:
     launcher: Framework | None = None
     overlay: Overlay | None = None
     stack_why: str = NAMED
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and copies: without what was worked out, which goes by objects of this process."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
     def repeats_keys(self) -> bool:

@@ -346,11 +346,23 @@ def _plain(trouble: Trouble) -> dict[str, Any]:
     return {"message": as_messages(trouble.message.removeprefix(preface)), "value": None}
 
 
+def _records(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The records that a field may hold: `Moe` of `Moe | None`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _records(part)
+
+
 def _invalid(where: KeyPath, error: ValidationError, fields: Any, schema: type[BaseModel]) -> InputError:
     """Pydantic's errors on a user's own model or chip, with the place in the spec before each."""
 
     def fields_at(path: KeyPath) -> Mapping[str, Any]:
-        return {} if path else schema.model_fields
+        record: type[BaseModel] | None = schema
+        for name in path:
+            field = None if record is None else record.model_fields.get(str(name))
+            record = None if field is None else next(_records(field.annotation), None)
+        return {} if record is None else record.model_fields
 
     found = [(detail["loc"], validation_trouble(detail, fields, fields_at)) for detail in error.errors()]
     placed = [

@@ -149,6 +149,8 @@ def strategy_from_fields(data: Mapping[str, Any], problem: Problem | None) -> St
         plan: Any = _Plan.model_validate(dict(data))
     except ValidationError as error:
         details = error.errors(include_url=False)
+        if any(detail["loc"][:1] == ("stages",) and len(detail["loc"]) > 1 for detail in details):
+            details = [one for one in details if one["loc"] != ("stages",)]  # entries that are wrong leave none
         found = [_with_example(validation_trouble(detail, data, _fields_at), problem) for detail in details]
         raise InputError((*found, *chip_troubles(_chips_written(data), problem))) from None
     found = list(_length_troubles(plan))
@@ -169,7 +171,10 @@ def strategy_from_fields(data: Mapping[str, Any], problem: Problem | None) -> St
 
 
 def _with_example(trouble: Trouble, problem: Problem | None) -> Trouble:
-    """Stages that are missing come with an example, and with the way to have them filled in."""
+    """Stages that are missing come with an example, and with the way to have them filled in; their fields by place."""
+    name = trouble.path[0] if len(trouble.path) == 1 else None
+    if name in _Stages.model_fields:
+        return replace(trouble, nearest=(f"stages[0].{name}",), allowed=None)
     if trouble.path != ("stages",) or trouble.value is not None:
         return trouble
     chip = problem.chip_names[0] if problem is not None else "h100"

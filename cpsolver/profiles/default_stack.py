@@ -50,9 +50,14 @@ def choose_stack(named: str | None, launcher: Framework | None, chips: Iterable[
     )
 
 
+def foreign_vendors(written_for: str, chips: Iterable[Chip]) -> tuple[str, ...]:
+    """The vendors of the chips but the one that software is written for, each once; not of those without a vendor."""
+    return tuple(dict.fromkeys(chip.vendor for chip in chips if chip.vendor not in (written_for, _UNKNOWN)))
+
+
 def foreign_kernels(stack: Stack, chips: Iterable[Chip]) -> str | None:
     """What is wrong with the stack on chips of another vendor than its kernels are for; None: nothing is."""
-    vendors = dict.fromkeys(chip.vendor for chip in chips if chip.vendor not in (stack.kernels, _UNKNOWN))
+    vendors = foreign_vendors(stack.kernels, chips)
     if not vendors:
         return None
     return say(
@@ -60,7 +65,7 @@ def foreign_kernels(stack: Stack, chips: Iterable[Chip]) -> str | None:
         "and its step times are a guess that no run bears on.",
         name=stack.name,
         kernels=stack.kernels,
-        vendors=" and ".join(vendors),
+        vendors=say(" and ").join(vendors),
     )
 
 

@@ -40,6 +40,13 @@ BAD_SPECS = {
 }
 
 
+@pytest.mark.parametrize("command", ["explain", "evaluate", "check"])
+def test_a_rank_of_no_file_is_refused(command: str) -> None:
+    result = run(command, write("spec.yaml", SMALL), "--set", "tp=2", "--plan-rank", "2")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--plan-rank: says which plan of --strategy, and none is given" in result.stderr
+
+
 @pytest.mark.parametrize("command", ["solve", "evaluate"])
 @pytest.mark.parametrize("name", BAD_SPECS)
 def test_bad_specs_exit_2_and_say_where(name: str, command: str) -> None:
@@ -119,3 +126,14 @@ def test_a_dash_for_the_output_is_stdout() -> None:
     assert done.exit_code == 0
     assert "tp varies fastest" in done.stdout
     assert not Path("-").exists()
+
+
+def test_a_misspelt_field_deep_in_a_model_or_chip_has_its_neighbour() -> None:
+    moe = "{experts: 8, top_k: 2, expert_ffn: 512, topk: 2}"
+    model = f"{{layers: 4, hidden: 1024, ffn: 2816, heads: 8, vocab: 32000, attention: {{knd: gqa}}, moe: {moe}}}"
+    chip = "{max: 16, spec: {scale_out: {bandwith_gbit_s: 200}}}"
+    result = run("solve", write("spec.yaml", SMALL.replace("llama2-7b", model).replace("a800: 8", f"ours: {chip}")))
+    assert result.exit_code == 2
+    for said in ("attention.knd = 'gqa': is not a known field; did you mean 'kind'?", "did you mean 'top_k'?"):
+        assert said in result.stderr
+    assert "bandwith_gbit_s = 200: is not a known field; did you mean 'bandwidth_gbit_s'?" in result.stderr

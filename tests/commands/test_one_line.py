@@ -60,6 +60,7 @@ def test_models_go_by_their_repositories(model: str) -> None:
     ("changes", "said"),
     [
         ({"on": "h100"}, "--on = 'h100': does not say how many h100 there are"),
+        ({"on": "h100:0"}, "--on = 'h100:0': has 0 of h100: at least 1"),
         ({"on": "h100:8,h100:8"}, "--on = 'h100:8,h100:8': names 'h100' twice"),
         ({"on": "h100:many"}, "must be a whole number, not 'many'"),
         ({"on": "h101:8"}, "--on = 'h101': unknown chip"),
@@ -76,3 +77,14 @@ def test_what_is_wrong_is_named_by_its_flag(changes: dict[str, Any], said: str) 
     with pytest.raises(InputError) as caught:
         OneLine(**{"model": "llama2-7b", "on": "h100:8", "batch": 8, "seq": 512, **changes}).problem()
     assert said in str(caught.value)
+
+
+def test_chips_that_cannot_be_counted_hide_nothing_else() -> None:
+    with pytest.raises(InputError) as caught:
+        OneLine("llama2-7", "h101:0", 0, -1, gpus_per_node=8).problem()
+    assert [trouble.where for trouble in caught.value.troubles] == ["--on", "--batch", "--seq", "MODEL", "--on"]
+    for on in ("", {"ours": {"max": 0, "file": "nowhere.yaml"}}):  # and bring nothing about that is not there
+        with pytest.raises(InputError) as caught:
+            OneLine("llama2-7b", on, 0, 512).problem()
+        assert [str(trouble.value) for trouble in caught.value.troubles if trouble.where == "--batch"] == ["0"]
+        assert not any("unknown chip" in str(trouble) for trouble in caught.value.troubles)

@@ -171,6 +171,19 @@ def test_the_fewest_devices_are_fewer_still_with_another_batch() -> None:
     assert batch_of(one_change(found, "batch", 1)) == 512  # not 520, which needs as many
 
 
+def test_what_gains_nothing_is_no_advice() -> None:
+    """Degrees by chip type are told however little they gain; as many devices as before are no gain."""
+    spec = spec_of({"x": chip_spec(gb=60), "y": chip_spec(gb=60)}, gpus=8, node=2, batch=32, pin=SMALL)
+    spec["cluster"] |= {"chips": {name: {"max": 4, "spec": chip_spec(gb=60)} for name in "xy"}, "idle": True}
+    spec["search"] |= {"objective": "fewest_chips", "deadline": {"tokens": 1e9, "days": 30}}
+    asked = problem(spec)
+    kinds = [each.kind for each in KINDS["degrees"](asked)]
+    assert kinds == ["degrees"]
+    found = advised(asked)
+    assert found.settled["degrees"] == 1
+    assert one_change(found, "degrees") is None
+
+
 @pytest.mark.full
 def test_fewer_devices_that_miss_a_deadline_are_not_advised() -> None:
     plain = problem(LLAMA_13B)

@@ -143,10 +143,21 @@ def test_every_mistake_is_listed_with_its_place(problem: Problem) -> None:
         ("{chip: a800, layers: [3]}", "a800", "stages[0] = 'a800': must be a mapping"),
         ("stages:", "stages: []\nother:", "stages"),
         ("stages:", "other:", "stages: [{chip: h100, layers: [20, 20]}]"),
+        (
+            "tp: 2",
+            "tp: 2\nrecompute: full",
+            "recompute = 'full': is not a known field; did you mean 'stages[0].recompute'?",
+        ),
     ],
 )
 def test_single_mistakes(old: str, new: str, said: str) -> None:
     assert any(said in line for line in mistakes(PLAN.replace(old, new)))
+
+
+def test_stages_that_are_all_wrong_are_not_also_missing() -> None:
+    found = mistakes("tp: 2\npp: 1\ndp: 8\nmbs: 1\nstages: [{chip: a800, layers: [3], recompute: blok}]\n")
+    assert len(found) == 1
+    assert "stages[0].recompute = 'blok'" in found[0]
 
 
 def test_the_seed_tools_line_is_the_published_plan(problem: Problem) -> None:

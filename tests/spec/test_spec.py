@@ -162,7 +162,7 @@ def test_a_section_commented_out_is_its_default() -> None:
         ("cluster.chips", [4090], "must list chip names as text"),
         ("cluster.chips", ["a800", "a800"], "names a chip twice"),
         ("cluster.chips", {"x": {"spec": {}, "file": "x.yaml"}}, "both spec and file"),
-        ("cluster", [], "cluster = []: must be a mapping of fields, not a list"),
+        ("cluster", [], "cluster = []: must be a mapping of fields, not a list (allowed: num_gpus, gpus_per_node,"),
         ("model", 405, "model = 405: must be a catalogue name"),
         ("model", "", "must be a catalogue name"),
         ("training.precision", "BF16", "(allowed: bf16, fp16, fp8, nvfp4, fp32); did you mean 'bf16'?"),

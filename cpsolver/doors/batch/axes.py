@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,12 +58,17 @@ def read_axis(name: str, values: Any, found: list[Trouble]) -> Axis | None:
         placed = _mappings(name, placed, at, found)
     read = [_choice(name, item, (*at, place), found) for place, item in placed]
     choices = [choice for choice in read if choice is not None]
+    check_labels(choices, at, found)
+    return Axis(name, tuple(choices)) if items and len(found) == before else None
+
+
+def check_labels(choices: Sequence[Choice], at: KeyPath, found: list[Trouble]) -> None:
+    """Values that have the label of another one before them are added to `found`."""
     first: dict[str, int] = {}
     for place, choice in enumerate(choices):
         if first.setdefault(choice.label, place) != place:
             told = say("has the label of value {number}: {label!r}", number=first[choice.label] + 1, label=choice.label)
             found.append(Trouble(dotted((*at, place)), told, allowed=say("a label of its own"), path=(*at, place)))
-    return Axis(name, tuple(choices)) if items and len(found) == before else None
 
 
 def _mappings(name: str, placed: list[tuple[int, Any]], at: KeyPath, found: list[Trouble]) -> list[tuple[int, Any]]:

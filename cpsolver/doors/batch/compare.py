@@ -16,7 +16,7 @@ from cpsolver.inputs.language import later, retold, say
 from cpsolver.problem.load import problem_from
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.resolve import resolve
-from cpsolver.profiles.constants import load_overlay
+from cpsolver.profiles.constants import Overlay, load_overlay
 from cpsolver.search.objective import dollars_per_hour
 from cpsolver.search.result import Result
 from cpsolver.spec.spec import Spec
@@ -136,28 +136,50 @@ def problems_of(request: ComparisonRequest) -> list[tuple[str, Problem]]:
     if len(request.specs) + len(request.on) < 2:
         told = later("is alone: give another one, or clusters (--on h100:512@2.5 --on a800:768@1.2)")
         raise InputError(Trouble("SPEC", told))
-    found = [option for place, spec in enumerate(request.specs, 1) for option in _options_of(spec, place, request)]
+    overlay = None if request.calibration is None else load_overlay(request.calibration)
+    found: list[tuple[str, Problem]] = []
+    wrong: list[Trouble] = []
+    for place, spec in enumerate(request.specs, 1):
+        try:
+            document = _read(spec)
+        except InputError as error:
+            wrong += error.troubles
+            continue
+        for on in request.on or (None,):
+            try:
+                found.append(_option(spec, document, on, place, request, overlay))
+            except InputError as error:
+                wrong += error.troubles
+    if wrong:
+        raise InputError(told for place, told in enumerate(wrong) if told not in wrong[:place])  # a spec's own: once
     _same_tokens(found)
     return found
 
 
-def _options_of(
-    spec: str | Mapping[str, Any] | Problem, place: int, request: ComparisonRequest
-) -> Iterator[tuple[str, Problem]]:
-    """A spec's options by name: itself, or on each of the clusters. What is no file goes by its place."""
+def _read(spec: str | Mapping[str, Any] | Problem) -> Document:
+    if isinstance(spec, Problem):
+        return Document({})
+    return load_yaml(spec) if isinstance(spec, str) else Document(dict(spec))
+
+
+def _option(
+    spec: str | Mapping[str, Any] | Problem,
+    document: Document,
+    on: str | None,
+    place: int,
+    request: ComparisonRequest,
+    overlay: Overlay | None,
+) -> tuple[str, Problem]:
+    """A spec as an option, with its name: itself, or on a cluster. What is no file goes by its place."""
     if isinstance(spec, Problem):
         wishes = {"top": 1} if request.time_limit_s is None else {"top": 1, "time_limit_s": request.time_limit_s}
-        if request.on or request.tokens is not None:
-            raise InputError(Trouble("on" if request.on else "tokens", later("is for a spec, and a problem is given")))
-        yield f"{place}: {spec.model.name} on {spec.num_gpus:,}", spec.with_(search=wishes)
-        return
-    overlay = None if request.calibration is None else load_overlay(request.calibration)
-    document = load_yaml(spec) if isinstance(spec, str) else Document(dict(spec))
+        if on or request.tokens is not None:
+            raise InputError(Trouble("on" if on else "tokens", later("is for a spec, and a problem is given")))
+        return f"{place}: {spec.model.name} on {spec.num_gpus:,}", spec.with_(search=wishes)
     base = Path(spec).parent if isinstance(spec, str) and spec != "-" else None
-    for on in request.on or (None,):
-        data = _asked(document.data, request, None if on is None else cluster_of(on))
-        name = on or (spec if isinstance(spec, str) else f"spec {place}")
-        yield name, problem_from(data, None if on else document, base, overlay)
+    data = _asked(document.data, request, None if on is None else cluster_of(on))
+    name = on or (spec if isinstance(spec, str) else f"spec {place}")
+    return name, problem_from(data, None if on else document, base, overlay)
 
 
 def _asked(data: Mapping[str, Any], request: ComparisonRequest, cluster: Mapping[str, Any] | None) -> dict[str, Any]:

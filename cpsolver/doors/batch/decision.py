@@ -19,6 +19,9 @@ from cpsolver.inputs.text import plural, signed_percent
 from cpsolver.problem.strategy_file import strategy_to_dict
 
 _HEADS = ("GPUs", later("$ an hour"), later("days"), later("dollars"), later("in time"), later("even at"))
+_OTHER_MODELS = later(
+    "Not the same training: {trained}. Days and dollars of different models do not say which to choose."
+)
 
 
 def comparison_report(found: Comparison) -> RenderableType:
@@ -34,10 +37,15 @@ def comparison_title(found: Comparison) -> str:
     return say(
         "{options}: {model}, {tokens:.4g} tokens{within}",
         options=plural(len(found.options), "option"),
-        model=problem.model.name,
+        model=say(", ").join(_models(found)),
         tokens=problem.spec.tokens,
         within=within,
     )
+
+
+def _models(found: Comparison) -> tuple[str, ...]:
+    """The models that the options train, each once."""
+    return tuple(dict.fromkeys(option.answer.problem.model.name for option in found.options))
 
 
 def _table(found: Comparison) -> Table:
@@ -85,6 +93,9 @@ def _mean(found: MeanRange | None, against: MeanRange | None, text: Any) -> str:
 def verdict(found: Comparison) -> Iterator[Text]:
     """Which option wins and why, which are sooner, and what a break-even price means."""
     timed = any(option.answer.outlook.deadline_probability is not None for option in found.options)
+    if len(_models(found)) > 1:
+        trained = (f"{option.answer.name} {option.answer.problem.model.name}" for option in found.options)
+        yield Text(say(_OTHER_MODELS, trained=say(", ").join(trained)), style="yellow")
     if found.winner is not None:
         yield Text(winner_line(found.options[found.winner].answer.name, timed), style="green")
         sooner = [found.options[place].answer.name for place in found.front if place != found.winner]

@@ -14,18 +14,30 @@ from cpsolver.inputs.language import say
 
 @dataclass(frozen=True)
 class Job:
-    """Cells that train one model on the same tokens, of known days and dollars: only these can be weighed.
+    """Cells that train one model on the same tokens in sequences of one length, of known days and dollars.
 
-    `places`: where they stand among the sweep's. `front`: places in `cells` that no other beats, the soonest first.
-    `winner`: the cheapest of those that are as likely as not in time, or of all without a deadline; None: none is.
+    Only these can be weighed. `places`: where they stand among the sweep's. `front`: places in `cells` that no other
+    beats, the soonest first. `winner`: the cheapest of those that are as likely as not in time, or of all without a
+    deadline; None: none is.
     """
 
     model: str
     tokens: float
+    sequence_length: int
     cells: tuple[Done, ...]
     places: tuple[int, ...]
     front: tuple[int, ...]
     winner: int | None
+
+    @property
+    def task(self) -> str:
+        """What its cells train."""
+        return task_words(self.model, self.sequence_length)
+
+
+def task_words(model: str, sequence_length: int) -> str:
+    """A model and how long its sequences are: what tells the jobs of a sweep apart."""
+    return model + say(", sequences of {tokens:,}", tokens=sequence_length)
 
 
 def jobs_of(done: Sequence[Done]) -> list[Job]:
@@ -39,11 +51,12 @@ def jobs_of(done: Sequence[Done]) -> list[Job]:
         Job(
             model,
             tokens,
+            sequence,
             tuple(done[place] for place in places),
             tuple(places),
             *weighed([_outlook(done[p][1]) for p in places]),
         )
-        for (model, tokens, _), places in found.items()
+        for (model, tokens, sequence), places in found.items()
     ]
 
 
@@ -74,6 +87,7 @@ def fronts_document(done: Sequence[Done]) -> list[dict[str, Any]]:
         {
             "model": job.model,
             "tokens": job.tokens,
+            "sequence_length": job.sequence_length,
             "front": [job.places[cell] for cell in job.front],
             "winner": None if job.winner is None else job.places[job.winner],
         }

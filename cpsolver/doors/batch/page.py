@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from cpsolver.doors.batch.files import document, sweep_csv
-from cpsolver.doors.batch.front import Job, jobs_of, winner_words
+from cpsolver.doors.batch.front import Job, jobs_of, task_words, winner_words
 from cpsolver.doors.batch.lines import Done, lines_of
 from cpsolver.doors.batch.rows import Row, plan_text, reasons_text
 from cpsolver.doors.batch.run import SweepAnswer, error_text
@@ -59,12 +59,19 @@ def sweep_page(answer: SweepAnswer) -> ChoicesPage:
         columns=(_STATUS, *(column for column, *_ in shown), _PLAN),
         choices=list(_choices(done, jobs, shown, brief)),
         axes=weighed,
-        notes=[*map(winner_words, jobs), *_notes(done, brief)],
+        notes=[*_winners(jobs), *_notes(done, brief)],
         stills=stills(done),
         document=_without_plans(answer) if brief else document(answer),
         csv=sweep_csv(answer),
         file="apss-cp-sweep",
     )
+
+
+def _winners(jobs: list[Job]) -> Iterator[str]:
+    """The winner of each job, which is named where there are several."""
+    for job in jobs:
+        told = winner_words(job)
+        yield told if len(jobs) == 1 else say("{name}: {reason}", name=job.task, reason=told)
 
 
 def _notes(done: tuple[Done, ...], brief: bool) -> Iterator[str]:
@@ -91,9 +98,8 @@ def _choices(
         figures = (_figure(row, name, text, scale) for _, name, text, scale in shown)
         wrong = error_text(case, row)
         told = plan_text(row) or wrong or (reasons_text(row, spoken()) or "").partition("\n")[0]
-        task = row["model"] or "?"
-        if row["sequence_length"] is not None:
-            task += say(", sequences of {tokens:,}", tokens=row["sequence_length"])
+        model, sequence = row["model"] or "?", row["sequence_length"]
+        task = model if sequence is None else task_words(model, sequence)
         cells = ((say(row["status"]), None), *figures, (told, None))
         detail = _detail(case.problem, row, wrong, brief)
         yield Pick(case.cell.name, line_of[id(row)], task, cells, detail, place in winners)

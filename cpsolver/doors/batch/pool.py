@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections import deque
@@ -14,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from types import ModuleType
 
 from cpsolver.doors.batch.rows import Row, figures
 from cpsolver.inputs.language import for_every_language, later
@@ -124,7 +126,7 @@ class _Worker:
         self._until = _NEVER_S
         self.alive = True
         self._process: SpawnProcess = context.Process(target=_work, args=(far,), daemon=True)
-        with _one_thread_each(), _without_interrupts():
+        with _one_thread_each(), _without_interrupts(), _without_main():
             self._process.start()
         far.close()  # so that the pipe ends when the process does
 
@@ -195,6 +197,20 @@ def _one_thread_each() -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Processes started inside do not run the script that started them once more, as Python's own would.
+
+    They need nothing of it, and a script of a user's that sweeps would sweep in each of them.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 @contextmanager

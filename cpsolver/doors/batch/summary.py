@@ -121,12 +121,8 @@ class FrontTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         job = self._job
-        title = say(
-            "{model}, {tokens:.4g} tokens: no other cell is both sooner and cheaper",
-            model=job.model,
-            tokens=job.tokens,
-        )
-        yield Text(title, style="bold")
+        yield Text(say("{task}, {tokens:.4g} tokens", task=job.task, tokens=job.tokens), style="bold")
+        yield Text(say("than these no other cell is both sooner and cheaper:"))
         table = _table()
         table.add_column(say("cell"), ratio=1, overflow="fold")
         timed = any(row["deadline_probability"] is not None for _, row in job.cells)

@@ -9,7 +9,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from cpsolver.doors.batch.axes import Axis, Choice, Setting, read_axis, read_choice, too_many
+from cpsolver.doors.batch.axes import Axis, Choice, Setting, check_labels, read_axis, read_choice, too_many
 from cpsolver.doors.batch.fields import overlap, with_field, with_shares
 from cpsolver.inputs.document import Document, load_yaml
 from cpsolver.inputs.errors import InputError, Trouble, dotted, nearest_names
@@ -178,7 +178,10 @@ def _list(cells: Any, found: list[Trouble]) -> list[Choice]:
         found.append(Trouble("list", told, cells, allowed, path=("list",)))
         return []
     read = [read_choice(cell, ("list", place), found) for place, cell in enumerate(cells)]
-    return [choice for choice in read if choice is not None]
+    choices = [choice for choice in read if choice is not None]
+    if len(choices) == len(cells):
+        check_labels(choices, ("list",), found)
+    return choices
 
 
 def _grid_cells(axes: Sequence[Axis]) -> Iterator[Cell]:

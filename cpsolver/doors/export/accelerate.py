@@ -15,6 +15,7 @@ from cpsolver.doors.export import deepspeed
 from cpsolver.doors.export.launch import Launch, refuse
 from cpsolver.doors.export.shared import hosts, replicate_and_shard, unset_switches, yaml_text
 from cpsolver.inputs.language import say
+from cpsolver.inputs.text import plural
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 
@@ -139,7 +140,8 @@ def _degrees(problem: Problem, s: Strategy) -> dict[str, Any]:
 
 def _notes(problem: Problem, s: Strategy) -> Iterator[str]:
     yield say(
-        "your script gives model, data and AdamW, and batches of {mbs} sequences a device; TRAIN names it", mbs=s.mbs
+        "your script gives model, data and AdamW, and a batch of {batch} a device; TRAIN names it",
+        batch=plural(s.mbs, "sequence"),
     )
     if s.tp > 1:
         yield say(

@@ -143,6 +143,9 @@ def _notes(problem: Problem, s: Strategy) -> Iterator[str]:
             batch=problem.batch * s.tp,
             all=problem.batch,
         )
+        if s.zero_stage == 3:
+            # deepspeed/runtime/engine.py, _configure_tensor_parallel_states: an assertion until 2026-08-03 (eec237ee8)
+            yield say("AutoTP with ZeRO-3 needs DeepSpeed 0.19.4 or later: those before end with an assertion")
     elif s.tp > 1:
         yield say(
             "tensor parallelism ({tp}) is the model's own, by an mpu whose data-parallel size is {dp}", tp=s.tp, dp=s.dp
@@ -151,8 +154,8 @@ def _notes(problem: Problem, s: Strategy) -> Iterator[str]:
         yield say("the model's attention is wrapped in DistributedAttention (Ulysses, {cp} ranks)", cp=s.cp)
     if s.recompute[0] == "uniform" and s.pp == 1:
         yield say(
-            "the model checkpoints every {recompute_layers} layers itself (deepspeed.checkpointing.checkpoint)",
-            recompute_layers=s.recompute_layers[0],
+            "the model checkpoints its layers itself, {layers} at a time (deepspeed.checkpointing.checkpoint)",
+            layers=s.recompute_layers[0],
         )
     if s.zero_stage in (1, 2) and stack.parameter_overlap > 0:
         yield say(

@@ -28,8 +28,9 @@ from cpsolver.problem.against_model import lacks_encoder
 from cpsolver.problem.problem import Problem, encoder_family
 from cpsolver.problem.resolve import adapters_asked, resolve_like
 from cpsolver.problem.strategy_file import strategy_from
-from cpsolver.profiles.default_stack import NAMED
+from cpsolver.profiles.default_stack import NAMED, foreign_vendors
 from cpsolver.profiles.framework import load_launcher
+from cpsolver.profiles.stack import load_stack
 from cpsolver.rules import structure_violations, violations
 from cpsolver.rules.pins import launcher
 from cpsolver.rules.pipeline import schedule
@@ -141,7 +142,8 @@ def with_warnings(problem: Problem, s: Strategy, launch: Launch) -> Launch:
     warnings = tuple(
         say("this plan breaks a rule of the spec: {broken}", broken=broken) for broken in violations(problem, s)
     )
-    return replace(launch, notes=(*warnings, *_other_stack(problem, launch.target), *launch.notes))
+    stacks = (*_other_stack(problem, launch.target), *_other_chips(problem, launch.target))
+    return replace(launch, notes=(*warnings, *stacks, *launch.notes))
 
 
 def exported(
@@ -175,6 +177,20 @@ def _other_stack(problem: Problem, target: str) -> Iterator[str]:
             stack=problem.stack.name,
             own=own,
             target=target,
+        )
+
+
+def _other_chips(problem: Problem, target: str) -> Iterator[str]:
+    """That the target's own software is written for another vendor's chips than the plan's."""
+    own = load_launcher(target).stack
+    written_for = None if own is None else load_stack(own).kernels
+    others = foreign_vendors(written_for, (supply.chip for supply in problem.supplies)) if written_for else ()
+    if others:
+        yield say(
+            "{target} is written for {kernels} chips: on {vendors} chips it starts in a port of its own at most",
+            target=target,
+            kernels=written_for,
+            vendors=say(" and ").join(others),
         )
 
 

@@ -154,7 +154,7 @@ def expert_flags(model: Architecture, dialect: Dialect, grouped: bool = True) ->
         yield ("--moe-shared-expert-intermediate-size", str(shared_width(model)))
         if moe.shared_gate and dialect.shared_gate:
             yield ("--moe-shared-expert-gate",)
-    if moe.router_bias:
+    if moe.router_bias and not moe.router_softmax:  # else TopKRouter has it where all products have biases
         yield ("--moe-router-score-function", "sigmoid")
         yield ("--moe-router-enable-expert-bias",)
     elif moe.top_k == 1:
@@ -188,7 +188,9 @@ def expert_layers(model: Architecture) -> str:
 def _unknown(model: Architecture) -> str:
     """What the user has to look up, since no plan depends on it and the catalogue does not have it."""
     rope, router = model.position == "rope", model.moe is not None
-    flags = [*["--rotary-base"] * (rope and model.rotary_base is None), *[say("rope scaling")] * rope]
+    flags = [*["--rotary-base"] * (rope and model.rotary_base is None)]
+    flags += ["--rotary-percent"] * (rope and model.attention.kind != "mla")  # latent attention's widths say it
+    flags += [say("rope scaling")] * rope
     flags += ["--norm-epsilon"] * (model.norm_epsilon is None)
     told = "".join(say("{name}, ", name=name) for name in flags)
     losses = say(", the router's loss") if router and model.router_scaling is not None else ""
@@ -209,6 +211,7 @@ _WORDS = {
     "bias of attention": later("a bias in attention's output, but none in the feed-forward"),
     "bias of feed-forward": later("a bias in the feed-forward, but none in attention's output"),
     "bias of experts": later("biases in experts"),
+    "bias of router": later("a bias in the router"),
     "gate of experts": later("a gate on shared experts"),
 }
 """What a model may have and options cannot say, by short names."""
@@ -230,6 +233,7 @@ def _inexpressible(model: Architecture, dialect: Dialect) -> Mapping[str, bool]:
         "bias of attention": model.bias_attention_out and not model.bias_mlp,
         "bias of feed-forward": model.bias_mlp and not model.bias_attention_out,
         "bias of experts": _lost_bias(model, dialect),
+        "bias of router": moe is not None and moe.router_softmax and _lost_bias(model, dialect),
         "gate of experts": moe is not None and moe.shared_gate and not dialect.shared_gate,
     }
 

@@ -16,7 +16,7 @@ from cpsolver.doors.export.launch import Launch
 from cpsolver.doors.export.script import grouped, shell_lines, span
 from cpsolver.inputs.errors import one_line
 from cpsolver.inputs.language import say
-from cpsolver.inputs.text import runs, seconds
+from cpsolver.inputs.text import percent, runs, seconds
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.ranks import (
@@ -104,7 +104,7 @@ def refusal_text(target: str, reasons: tuple[str, ...], near: Nearest | None) ->
     if near is None:
         lines.append(say("No plan for this spec is one that it runs: change the spec."))
         return "\n".join(lines)
-    share = f"{abs(near.slower):.1%}"
+    share = percent(abs(near.slower))
     nearest = say(
         "The nearest plan that it runs ({own} a step against {refused}, {much}) differs in:",
         own=seconds(near.step_time_s),

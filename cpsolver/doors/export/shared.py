@@ -18,6 +18,8 @@ MODEL_SIDE = ("global_batch_size", "sequence_length", "precision", "dropout", "f
 """Fields of the spec's training section that every exporter states, or that are the model's own."""
 LOAD = ("expert_imbalance", "expert_capacity_factor")
 """Those that say what the experts' load is, or is cut to: the router's."""
+ASKED = ("tokens",)
+"""Those that only ask for figures of a report, its days and dollars: nothing of a run."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ def unset_switches(problem: Problem, target: str, stated: Container[str] = ()) -
     """
     for name, field in type(problem.spec.training).model_fields.items():
         value = getattr(problem.spec.training, name)
-        if name not in MODEL_SIDE and name not in LOAD and name not in stated and value != field.default:
+        if name not in (*MODEL_SIDE, *LOAD, *ASKED) and name not in stated and value != field.default:
             shown = ", ".join(value) if isinstance(value, tuple) else str(value).lower()
             yield say("{target} has no setting for training.{name} = {shown}", target=target, name=name, shown=shown)
 

@@ -169,6 +169,10 @@ class JudgedPlan:
         )
 
 
+def _no_spaces() -> None:
+    """Those of an answer whose search nobody has any more."""
+
+
 @dataclass(frozen=True, repr=False)
 class PlanAnswer:
     """What planning came to: the plans in order of the objective, and what is proven of them.
@@ -180,7 +184,12 @@ class PlanAnswer:
 
     problem: Problem
     searched: Result
-    spaces: Callable[[], Spaces | None] = field(default=lambda: None, compare=False)
+    spaces: Callable[[], Spaces | None] = field(default=_no_spaces, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and copies: with what to run where that is known, without the search's spaces."""
+        known = {"result": self.known} if self.known is not self.searched else {}
+        return {"problem": self.problem, "searched": self.searched, "spaces": _no_spaces, **known}
 
     @cached_property
     def result(self) -> Result:

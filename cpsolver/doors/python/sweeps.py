@@ -125,8 +125,7 @@ def sweep(
         cluster, training, search: as in `plan`, for all cells.
         db: where answers are kept, so that the same call goes on with them; None: beside the sweep file, else nowhere
             for longer than this object lives.
-        jobs: cells solved at once, a process each; None: one a core. A script that calls this needs
-            `if __name__ == "__main__":`, as Python's multiprocessing does.
+        jobs: cells solved at once, a process each; None: one a core.
         time_limit_s: for each cell.
         ray: solve on a Ray cluster: its address, or True for a local one.
         retry_failed: solve again what failed.

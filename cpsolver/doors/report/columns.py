@@ -17,6 +17,7 @@ from cpsolver.doors.report.goals import (
     comparable,
     goal_numbers,
     goal_rows,
+    likely_role,
     score_rates,
     worse_than_best,
 )
@@ -121,9 +122,10 @@ def to_run(result: Result) -> int:
 
 
 def role_names(problem: Problem, result: Result) -> list[tuple[str, ...]]:
-    """For each plan of the answer what it is recommended as: `run this`, `fastest` or `cheapest`, `safest`, `simplest`.
+    """For each plan of the answer what it is recommended as: `run this`, `fastest` (or `cheapest`, or
+    `smallest`, by the objective), `safest`, `simplest`.
 
-    Without a recommendation the first plan is the fastest.
+    Without a recommendation the first plan is the best.
     """
     told = result.recommendation or Recommendation(None, 0, None, None)
     best = {"fastest": best_role(problem)}
@@ -153,7 +155,7 @@ def _step_rows(problem: Problem, plans: Sequence[ShownPlan]) -> Sequence[Row]:
     if len(plans) > 1:
         label, cell = worse_than_best(problem, best, best_s)
         rows.append((label, lambda p: cell(p.strategy, p.evaluation)))
-        rows.append((say("  P({role})", role=say(best_role(problem))), lambda p: chance(p.fastest)))
+        rows.append((say("  P({role})", role=say(likely_role(problem))), lambda p: chance(p.fastest)))
     return rows
 
 

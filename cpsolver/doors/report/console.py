@@ -174,6 +174,17 @@ def foreign(problem: Problem) -> Iterator[RenderableType]:
         yield Text(told, style="yellow")
 
 
+def borrowed_stack(problem: Problem) -> Iterator[str]:
+    """That a launcher without a stack of its own is timed with another framework's, where the spec names none."""
+    own = problem.named_launcher
+    if own is not None and own.stack is None and problem.stack_why != NAMED:
+        yield say(
+            "figures of stack {name}, as {launcher} has none of its own (apss-cp stacks lists others)",
+            name=problem.stack.name,
+            launcher=own.name,
+        )
+
+
 def unmeasured(problem: Problem, strategy: Strategy) -> Iterator[RenderableType]:
     """A word of warning where no published run has had what a plan has."""
     if told := unmeasured_parts(problem, strategy):
@@ -246,10 +257,8 @@ def _settled(problem: Problem, result: Result) -> Iterator[RenderableType]:
             if counts is None
             else say(", on any of {considered} of GPUs", considered=plural(counts.considered, "number"))
         )
-        yield Text(
-            say("There is no plan: proven for all of {considered}{numbers}.", considered=considered, numbers=numbers),
-            style="bold red",
-        )
+        every = say(" for all of {considered}", considered=considered) if proof.considered else ""
+        yield Text(say("There is no plan: proven{every}{numbers}.", every=every, numbers=numbers), style="bold red")
     else:
         text = say(
             "No plan found by {stop}; {open} of {considered:,} ",

@@ -30,7 +30,7 @@ def evidence(problem: Problem, strategy: Strategy) -> list[RenderableType]:
     for run in runs:
         told = say(
             "{model}, {devices:,} {chip}, seq {sequence:,}",
-            model=run.model[:_NAME],
+            model=run.model if len(run.model) <= _NAME else f"{run.model[: _NAME - 1].rstrip()}…",
             devices=run.devices,
             chip=run.chip,
             sequence=run.sequence,

@@ -16,13 +16,13 @@ from rich.text import Text
 from cpsolver.doors.report.blocks import LABEL, Block, drawn, fitted, joined, paragraph, pieces
 from cpsolver.doors.report.columns import ShownPlan, shown_result, to_run
 from cpsolver.doors.report.compact_table import DOUBTFUL, GOOD, WRONG, plans_block
-from cpsolver.doors.report.console import STOPS, foreign, verdict
+from cpsolver.doors.report.console import STOPS, borrowed_stack, foreign, verdict
 from cpsolver.doors.report.finetuning import long_tail_words, task_words
 from cpsolver.doors.report.goals import (
     best_word,
     better_word,
     chance,
-    cost_and_devices,
+    cost_figures,
     objective_line,
     score_rates,
     verification_line,
@@ -46,6 +46,8 @@ _LIKELY = 0.8
 """From here on a chance of being in time is good: as much as the intervals promise."""
 _SAME = 0.0005
 """A difference below this share would be shown as 0.0 %."""
+_SHOWN = 0.001
+"""The least share that is shown as more than nothing: 0.1 %."""
 
 
 class FirstScreen:
@@ -195,7 +197,7 @@ class _Answer:
             say("{step} {unit} a step ({low}–{high}, 80 % sure)", step=about(step), unit=unit(step), low=low, high=high)
         ]
         figures += [f"{count(evaluation.tokens_per_s_per_gpu)} tokens/s/GPU", f"MFU {percent(evaluation.mfu)}"]
-        figures += filter(None, cost_and_devices(problem, strategy, evaluation).split(", "))
+        figures += cost_figures(problem, strategy, evaluation)
         yield Block(say("Speed"), pieces(figures, width))
         probability = run.outlook.deadline_probability
         style = "" if probability is None else GOOD if probability >= _LIKELY else DOUBTFUL
@@ -226,7 +228,7 @@ class _Answer:
             )
         lag, other = self._behind(), twin_words(best.strategy, run.strategy)
         one = say("plan 1: the same but for its {other}", other=other) if other else say("plan 1")
-        word = say("less than 0.1 %") if lag < _SAME else percent(lag)
+        word = say("less than {share}", share=percent(_SHOWN)) if lag < _SAME else percent(lag)
         return say(
             ": {word} {worse_word} than the {best_word} ({one}){against}",
             word=word,
@@ -249,7 +251,7 @@ class _Answer:
         considered, better = plural(proof.considered, "plan"), better_word(problem)
         if self.result.status == "optimal":
             lag = self._behind()
-            most = "" if lag < _SAME else say(" more than {lag}", lag=percent(lag))
+            most = say(" more than {lag}", lag=percent(max(lag, _SHOWN))) if lag > 0 else ""
             said = say(
                 "proven, as predicted: none of {considered} is{most} {better}",
                 considered=considered,
@@ -292,6 +294,7 @@ class _Answer:
                 )
             )
         said += [line.plain for line in foreign(problem) if isinstance(line, Text)]
+        said += borrowed_stack(problem)
         switches = open_switches(problem, run.strategy, run.evaluation, searched=True)
         said += [say("the spec leaves open {words}", words=words) for words in [open_words(switches)] if words]
         label = say("Unsure")

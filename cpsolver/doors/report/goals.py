@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,7 @@ _BEST = {
     "cost": later("cheapest"),
     "fewest_chips": later("fastest on the fewest GPUs"),
 }
+_ROLE = {"throughput": later("fastest"), "cost": later("cheapest"), "fewest_chips": later("smallest")}
 _BETTER = {"throughput": later("faster"), "cost": later("cheaper"), "fewest_chips": later("faster")}
 _WORSE = {"throughput": later("slower"), "cost": later("dearer"), "fewest_chips": later("slower")}
 
@@ -33,8 +34,13 @@ def best_word(problem: Problem) -> str:
 
 
 def best_role(problem: Problem) -> str:
-    """What the best plan by the predictions is recommended as: fastest or cheapest; in English, as a name."""
-    return _BEST[problem.spec.search.objective].split()[0]
+    """What the best plan by the predictions is recommended as: fastest, cheapest or smallest; in English, as a name."""
+    return str(_ROLE[problem.spec.search.objective])
+
+
+def likely_role(problem: Problem) -> str:
+    """What the chances of plans are of: to be the fastest of those shown, or the cheapest; in English."""
+    return str(_ROLE["cost" if problem.spec.search.objective == "cost" else "throughput"])
 
 
 def better_word(problem: Problem) -> str:
@@ -80,15 +86,17 @@ def objective_line(problem: Problem) -> str:
 
 
 def cost_and_devices(problem: Problem, strategy: Strategy, evaluation: Evaluation) -> str:
-    """For the headline: dollars where prices are known, devices where some may idle."""
-    said, cost = "", dollars_per_million_tokens(problem, strategy, evaluation.step_time_s)
+    """To be put behind other figures of the headline: dollars where prices are known, devices where some may idle."""
+    return "".join(say(", {figure}", figure=figure) for figure in cost_figures(problem, strategy, evaluation))
+
+
+def cost_figures(problem: Problem, strategy: Strategy, evaluation: Evaluation) -> Iterator[str]:
+    """The same, one by one."""
+    cost = dollars_per_million_tokens(problem, strategy, evaluation.step_time_s)
     if cost is not None:
-        said += say(", {cost} per million tokens", cost=dollars(cost))
+        yield say("{cost} per million tokens", cost=dollars(cost))
     if problem.may_idle:
-        said += say(
-            ", on {devices} of {num_gpus:,}", devices=plural(strategy.devices, "GPU"), num_gpus=problem.num_gpus
-        )
-    return said
+        yield say("on {devices} of {num_gpus:,}", devices=plural(strategy.devices, "GPU"), num_gpus=problem.num_gpus)
 
 
 def goal_rows(problem: Problem) -> list[tuple[str, Cell]]:

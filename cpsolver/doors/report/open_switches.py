@@ -41,8 +41,8 @@ def open_words(found: OpenSwitches | None) -> str:
     if found is None or found.width < _WIDE or not found.switches:
         return ""
     most = max(switch.width for switch in found.switches)
-    named = ", ".join(switch.name for switch in found.switches if switch.width >= min(_WIDE, most))
-    return f"{named}: {_span(found.low_s, found.high_s)}"
+    named = say(", ").join(say(switch.name) for switch in found.switches if switch.width >= min(_WIDE, most))
+    return say("{name}: {reason}", name=named, reason=_span(found.low_s, found.high_s))
 
 
 def open_line(found: OpenSwitches | None) -> Iterator[Text]:
@@ -66,7 +66,7 @@ def switch_rows(found: OpenSwitches) -> Iterator[tuple[str, str, str]]:
     """A switch's field, the value taken, and the seconds of a step with each of the others."""
     for switch in found.switches:
         others = _by_step({name: step for name, step in switch.steps_s.items() if name != switch.taken})
-        yield switch.field, switch.taken, ", ".join(others)
+        yield switch.field, switch.taken, say(", ").join(others)
 
 
 def _by_step(steps: Mapping[str, float]) -> Iterator[str]:
@@ -74,7 +74,7 @@ def _by_step(steps: Mapping[str, float]) -> Iterator[str]:
     told: dict[str, list[str]] = {}
     for name, step in steps.items():
         told.setdefault(_seconds(step), []).append(name)
-    yield from (f"{' or '.join(names)} {step}" for step, names in told.items())
+    yield from (f"{say(' or ').join(names)} {step}" for step, names in told.items())
 
 
 def switches_lines(found: OpenSwitches) -> Iterator[str]:
@@ -109,8 +109,11 @@ def routing_sentence(routing: NaturalRouting) -> str:
 
 
 def _span(low: float, high: float) -> str:
-    ends = dict.fromkeys((about(low, high), about(high, high)))
-    return say("{ends} {unit} a step", ends=" to ".join(ends), unit=unit(high))
+    ends = about(low, high), about(high, high)
+    span = _seconds(high)
+    if ends[0] != ends[1]:
+        span = say("{low_s} to {high_s} {unit}", low_s=ends[0], high_s=ends[1], unit=unit(high))
+    return say("{span} a step", span=span)
 
 
 def _seconds(value: float) -> str:

@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from cpsolver.doors.report.text import recompute_text
-from cpsolver.inputs.language import say
+from cpsolver.inputs.language import later, say
 from cpsolver.inputs.text import plural, runs
 from cpsolver.plans.dimensions import DEGREES, DIMENSIONS, FLAGS, differences, shown_sizes
 from cpsolver.plans.strategy import StageGroup, Strategy
 
 _NO_RECOMPUTE = "none"
+_RECOMPUTATION = {one.name for one in DIMENSIONS.values() if one.group == "recomputation"}
+_IN_WORDS = (later("recomputation"), later("schedule"), later("micro batches"))
+"""What of it has a word in every language; all else is called as in a spec."""
 
 
 def layout_words(strategy: Strategy) -> list[str]:
@@ -30,9 +33,12 @@ def layout_words(strategy: Strategy) -> list[str]:
 
 
 def twin_words(one: Strategy, other: Strategy) -> str:
-    """What sets two plans of the same sizes apart: `layers, recompute`; empty where their sizes differ."""
+    """What sets two plans of the same sizes apart: `layers, recomputation`; empty where their sizes differ."""
     found = [*differences(one, other), *["micro_batches"] * (one.micro_batches != other.micro_batches)]
-    return "" if any(name in found for name in DEGREES) else ", ".join(name.replace("_", " ") for name in found)
+    if any(name in found for name in DEGREES):
+        return ""
+    words = ("recomputation" if name in _RECOMPUTATION else name.replace("_", " ") for name in found)
+    return say(", ").join(say(word) if word in _IN_WORDS else word for word in dict.fromkeys(words))
 
 
 def stage_words(strategy: Strategy) -> str:

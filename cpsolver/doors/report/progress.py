@@ -93,7 +93,7 @@ class Watcher(Waiting):
         super().__init__(say("listing the candidates"))
         self._verbose = verbose
         self._shows = not verbose
-        self._first = math.inf
+        self._least = math.inf
 
     def __call__(self, progress: Progress) -> None:
         """Show one event."""
@@ -101,17 +101,18 @@ class Watcher(Waiting):
         if self._verbose:
             print(f"{elapsed:7.2f} s  {describe(progress)}", file=sys.stderr, flush=True)
             return
-        if math.isfinite(progress.bound_s) and math.isinf(self._first):
-            self._first = progress.bound_s
-        told = how_far(progress, self._first, elapsed)
+        self._least = min(self._least, progress.bound_s)
+        told = how_far(progress, self._least, elapsed)
         self.tell(
             say("{elapsed:.0f} s: {told} (Ctrl-C: stop)", elapsed=elapsed, told=told) if self._at_terminal else told
         )
 
 
-def how_far(progress: Progress, first_bound: float, elapsed_s: float) -> str:
-    """How far a search is: the share of the way that its lower bound has come from the first one to the best plan,
+def how_far(progress: Progress, least_bound: float, elapsed_s: float) -> str:
+    """How far a search is: the share of the way that its lower bound has come from the least one to the best plan,
     what the rest would take at that pace, and by how much another plan may still be better.
+
+    The least bound is not always the first: what is searched after other things may begin lower.
     """
     bound, best = progress.bound_s, progress.best_s
     if math.isinf(best):
@@ -119,15 +120,11 @@ def how_far(progress: Progress, first_bound: float, elapsed_s: float) -> str:
     best_said = say("best {best:,.4g} {unit}", best=best, unit=progress.unit)
     if bound >= best:
         return say("{best_said}, proven; looking for the next best", best_said=best_said)
-    share = (bound - first_bound) / (best - first_bound)
+    share = (bound - least_bound) / (best - least_bound)
     rest = say(", ~{rough} left", rough=_rough(elapsed_s * (1 - share) / share)) if share >= _LEAST_SHARE else ""
-    return say(
-        "{share:.0f} % proven{rest}; {best_said}, at most {bound:.0f} % to gain",
-        share=share * 100,
-        rest=rest,
-        best_said=best_said,
-        bound=(1 - bound / best) * 100,
-    )
+    told = say("{share:.0f} % proven{rest}; {best_said}", share=share * 100, rest=rest, best_said=best_said)
+    gain = round((1 - bound / best) * 100)
+    return told if gain >= 100 else say("{told}, at most {gain:.0f} % to gain", told=told, gain=gain)
 
 
 def _pause(elapsed_s: float) -> float:
@@ -254,11 +251,11 @@ class Telling:
 
     def searching(self) -> AbstractContextManager[Listener]:
         """Events of a search."""
-        started, bounds = time.monotonic(), list[float]()
+        started, least = time.monotonic(), [math.inf]
 
         def listen(progress: Progress) -> None:
-            bounds.extend([progress.bound_s] * (not bounds and math.isfinite(progress.bound_s)))
-            self._tell(how_far(progress, next(iter(bounds), math.inf), time.monotonic() - started))
+            least[0] = min(least[0], progress.bound_s)
+            self._tell(how_far(progress, least[0], time.monotonic() - started))
 
         self._tell(say("listing the candidates"))
         return nullcontext(listen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from io import StringIO
 from typing import Any
 
@@ -11,6 +12,7 @@ from rich.console import Console
 from cpsolver.doors.batch.cases import make_cases
 from cpsolver.doors.batch.files import document
 from cpsolver.doors.batch.front import Job, jobs_of, winner_words
+from cpsolver.doors.batch.page import sweep_page
 from cpsolver.doors.batch.rows import new_row
 from cpsolver.doors.batch.summary import summary
 from tests.support.batch_sweeps import POINTS, TIMED, answer, sweep_of
@@ -70,4 +72,19 @@ def test_dollars_are_told_at_every_width(width: int) -> None:
 
 def test_the_document_has_the_front() -> None:
     places = document(answer())["fronts"]
-    assert places == [{"model": "llama2-7b", "tokens": 1e12, "front": [4, 3, 1, 0], "winner": 0}]
+    front = {"front": [4, 3, 1, 0], "winner": 0}
+    assert places == [{"model": "llama2-7b", "tokens": 1e12, "sequence_length": 4096, **front}]
+
+
+def test_jobs_that_differ_in_their_sequences_alone_are_told_apart() -> None:
+    cases = make_cases(sweep_of(TIMED + "grid: {training.sequence_length: [4096, 8192]}"))
+    figures = {"days": 1.0, "days_low": 1.0, "days_high": 1.0, "dollars": 5.0, "dollars_low": 5.0, "dollars_high": 5.0}
+    rows = [new_row(case) | figures | {"devices": 32, "status": "optimal"} for case in cases]
+    whole = answer()
+    both = replace(whole, cases=tuple(cases), rows=tuple(rows))
+    console = Console(file=StringIO(), width=100)
+    console.print(summary(both))
+    assert isinstance(console.file, StringIO)
+    for length, name in (("4,096", "4096"), ("8,192", "8192")):
+        assert f"llama2-7b, sequences of {length}, 1e+12 tokens\n" in console.file.getvalue()
+        assert f"llama2-7b, sequences of {length}: Winner: {name}, the fewest dollars." in sweep_page(both).notes

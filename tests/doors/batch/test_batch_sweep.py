@@ -113,6 +113,10 @@ list: [5, {}]
         ("grid: 5", "must be a mapping: a field or an axis's name"),
         ("list: {}", "must be a list of cells"),
         ("grid: {model: [llama2-7b, llama2-7b]}", "has the label of value 1: 'llama2-7b'"),
+        (
+            "list: [{label: a, cluster.num_gpus: 8}, {label: a, cluster.num_gpus: 16}]",
+            "list[1]: has the label of value 1: 'a'",
+        ),
         ("grid: {model: [a], other: [{label: x, model: b}]}", "sets model, which the axis 'model' sets too"),
         ("grid: {training.global_batch_size: {from: 1, to: 200000, step: 1}}", "makes 200,000 cells"),
         ("grid: {training.global_batch_size: {from: 1, to: 1000000000, step: 1}}", "makes 1,000,000,000 cells"),

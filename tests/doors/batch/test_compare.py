@@ -116,6 +116,28 @@ def test_the_table_fits_its_width_and_says_what_wins(monkeypatch: pytest.MonkeyP
             assert part in text
 
 
+def test_what_is_wrong_with_every_option_is_told() -> None:
+    write("wrong.yaml", SPEC.replace("llama2-7b", "llama2-7"))
+    found = run("compare", "nowhere.yaml", "wrong.yaml", "elsewhere.yaml").stderr
+    for part in ("nowhere.yaml: no such file", "'llama2-7': unknown", "elsewhere.yaml: no such file"):
+        assert part in found
+    write("spec.yaml", SPEC)
+    found = run("compare", "spec.yaml", "--on", "a80:8", "--on", "h800:many", "--on", "h800:8").stderr
+    assert "'a80': unknown chip" in found
+    assert "--on = 'h800:many': must be CHIP:DEVICES" in found
+    found = run("compare", "wrong.yaml", "--on", "a800:8", "--on", "h800:8").stderr
+    assert found.count("'llama2-7': unknown") == 1
+
+
+def test_options_that_train_other_models_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    write("one.yaml", SPEC)
+    write("other.yaml", SPEC.replace("llama2-7b", "llama-7b"))
+    monkeypatch.setenv("COLUMNS", "200")
+    text = run("compare", "one.yaml", "other.yaml", "--no-nodes").stdout
+    assert text.startswith("2 options: llama2-7b, llama-7b, 1e+10 tokens, within 2 days")
+    assert "Not the same training: one.yaml llama2-7b, other.yaml llama-7b." in text
+
+
 @pytest.mark.parametrize(
     ("files", "options", "said"),
     [

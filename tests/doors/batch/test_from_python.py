@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,14 @@ def test_nothing_is_solved_before_it_is_read_and_nothing_twice(solved: list[str]
     assert list(frame["axis:on"]) == ["a800:8", "a800:16"] * 2
     assert "a800:16" in again._repr_html_()
     assert again.to_dict()["counts"] == {"optimal": 4}
+
+
+def test_a_script_sweeps_without_being_run_again_by_its_workers() -> None:
+    """With no guard on its main part, as one writes a few lines."""
+    asked = "apss.sweep('llama2-7b', on={'a800': 8}, batch=[16, 32], seq=512, top=1, pin={'tp': 1, 'pp': 1}, jobs=2)"
+    write("few.py", f"import cpsolver as apss\nprint('once')\nfor cell in {asked}:\n    print(cell['status'])\n")
+    done = subprocess.run([sys.executable, "few.py"], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["once", "optimal", "optimal"], "")
 
 
 def test_a_cell_is_what_plan_answers(solved: list[str]) -> None:

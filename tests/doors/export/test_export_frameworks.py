@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from cpsolver.doors.export import deepspeed
+from cpsolver.doors.export.judge import launch_of
 from cpsolver.doors.export.launch import CannotExpress, Launch
 from cpsolver.doors.export.shared import hosts, layers_by_part
 from tests.support.command import in_tmp as in_tmp
@@ -73,6 +74,33 @@ def test_a_plan_that_breaks_a_rule_is_exported_with_a_note() -> None:
     assert json.loads(done.stdout)["notes"][0].startswith("this plan breaks a rule of the spec: memory: stage 0")
 
 
+@pytest.mark.parametrize("target", ["deepspeed", "torchtitan", "accelerate"])
+def test_what_a_spec_only_asks_of_its_report_keeps_no_plan_back(target: str) -> None:
+    """`training.tokens` is for days and dollars: it is nothing of a run."""
+    name = next(iter(CASES[target]))
+    problem, s = plan(target, name)
+    training = problem.spec.training.model_copy(update={"tokens": 1e11})
+    asked = replace(problem, spec=problem.spec.model_copy(update={"training": training}))
+    assert launch_of(asked, s, target).files == launch(target, name)[0].files
+
+
+def test_chips_that_a_framework_is_not_written_for_are_noted() -> None:
+    text = "{model: llama2-7b, cluster: {num_gpus: 16, chips: %s}, launcher: %s,\n"
+    text += " training: {global_batch_size: 64, sequence_length: 4096}}"
+    write("plan.yaml", "{tp: 2, dp: 8, mbs: 1, sequence_parallel: true, stages: [{chip: a800, layers: [32]}]}")
+    write("home.yaml", "{tp: 2, dp: 8, mbs: 1, sequence_parallel: true, stages: [{chip: ascend_910b, layers: [32]}]}")
+    for chip, launcher, plans, told in (
+        ("a800", "mindspeed-llm", "plan.yaml", True),
+        ("ascend_910b", "mindspeed-llm", "home.yaml", False),
+        ("ascend_910b", "megatron-lm", "home.yaml", True),
+        ("a800", "megatron-lm", "plan.yaml", False),
+    ):
+        write("spec.yaml", text % (chip, launcher))
+        done = run("export", "spec.yaml", "--to", launcher, "--plan", plans, "--json")
+        notes = json.loads(done.stdout)["notes"]
+        assert any(f"{launcher} is written for" in note for note in notes) is told
+
+
 # DeepSpeed
 
 
@@ -100,6 +128,15 @@ def test_deepspeeds_kinds() -> None:
     assert "train_batch_size" not in told("automatic tensor")
     assert "tensor_parallel" not in told("no sharding")  # with a pipeline it is the model's
     assert any("PipelineModule(num_stages=2" in note for note in launch("deepspeed", "no sharding")[0].notes)
+
+
+def test_deepspeeds_release_is_told_where_older_ones_would_not_start() -> None:
+    problem = problem_of()
+    for stage, told in (("parameters", True), ("gradients", False)):
+        notes = deepspeed.export(problem, strategy_of(tp=2, dp=2, flags="fz", sharded=stage)).notes
+        assert any("0.19.4 or later" in note for note in notes) is told
+    alone = deepspeed.export(problem, strategy_of(dp=4, flags="fz", sharded="parameters")).notes
+    assert not any("AutoTP" in note for note in alone)
 
 
 def test_deepspeed_overlaps_what_the_stack_hides() -> None:

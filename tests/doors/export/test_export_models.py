@@ -99,6 +99,22 @@ def test_what_no_option_says_is_noted(model: str, target: str, words: str) -> No
     assert any(words in note for note in launch.notes)
 
 
+@pytest.mark.parametrize(("model", "said"), [("glm4.5-air-106b-a12b", True), ("deepseek-v3-671b", False)])
+def test_the_part_of_a_head_that_turns_is_left_open_where_no_width_says_it(model: str, said: bool) -> None:
+    """Half of each in GLM-4.5 (partial_rotary_factor); latent attention has qk_rope."""
+    found = exporter("megatron-lm")(model_of(model), strategy_of(f"x:{load_architecture(model).layers}"))
+    assert any("--rotary-percent" in note for note in found.notes) is said
+
+
+def test_routers_whose_bias_is_of_their_product_choose_by_softmax() -> None:
+    """GptOssTopKRouter adds it to the scores; Megatron's TopKRouter does where add_bias_linear is on."""
+    found = told("gpt-oss-20b")
+    assert not {"--moe-router-score-function", "--moe-router-enable-expert-bias", "--disable-bias-linear"} & set(found)
+    launch = exporter("megatron-core-0.12")(model_of("gpt-oss-20b"), strategy_of("x:24"))
+    assert any("a bias in the router" in note for note in launch.notes)
+    assert told("deepseek-v3-671b")["--moe-router-score-function"] == ("sigmoid",)
+
+
 def test_sinks_and_windows_where_there_are_flags() -> None:
     found = told("gpt-oss-20b")
     assert found["--softmax-type"] == ("learnable",)

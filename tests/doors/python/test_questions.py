@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import cpsolver as apss
@@ -266,6 +269,27 @@ def test_what_is_wrong_is_named_by_its_argument(changes: dict[str, Any], said: s
     with pytest.raises(apss.InputError) as caught:
         apss.plan("llama2-7b", **{**ASKED, **changes})
     assert said in str(caught.value)
+
+
+def test_answers_can_be_kept_and_copied(answer: apss.PlanAnswer) -> None:
+    """What was worked out on the way goes by objects of this process: a copy of it would be another chip's."""
+    assert answer.plans[0].step_time_s > 0
+    assert answer.problem.worked_out
+    for again in (pickle.loads(pickle.dumps(answer)), copy.deepcopy(answer)):
+        assert not again.problem.worked_out
+        assert again == answer
+        assert again.to_dict() == answer.to_dict()
+        assert again.run_this.to_dict() == answer.run_this.to_dict()
+    assert pickle.loads(pickle.dumps(answer.best)).roles == answer.best.roles
+
+
+def test_numbers_of_a_data_frame_are_numbers() -> None:
+    """NumPy's whole numbers are no int of Python's: one row of a frame is a question like any other."""
+    usual = apss.plan("llama2-7b", on={"a800": 8}, batch=16, seq=512, pin={"tp": [1, 2]}).problem
+    eight: Any = np.int64(8)
+    asked = apss.plan("llama2-7b", on={"a800": eight}, batch=2 * eight, seq=64 * eight, pin={"tp": np.array([1, 2])})
+    assert asked.problem == usual
+    assert apss.evaluate("llama2-7b", on={"a800": eight}, batch=16, seq=512, tp=np.int64(2)).strategy.tp == 2
 
 
 def test_a_whole_spec_or_a_problem_takes_no_size_of_a_model(answer: apss.PlanAnswer) -> None:

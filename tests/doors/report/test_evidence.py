@@ -37,7 +37,7 @@ def test_each_run_is_told_measured_against_predicted(monkeypatch: pytest.MonkeyP
     Console(file=text, width=80, highlight=False).print(Group(*report.evidence(problem, strategy_of("x:4", dp=8))))
     first, *rest = text.getvalue().splitlines()[1:]
     assert first.split() == [
-        "a-model-with-a-v,",
+        "a-model-with-a-…,",
         "1,024",
         "h100,",
         "seq",

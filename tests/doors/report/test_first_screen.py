@@ -21,6 +21,7 @@ from cpsolver.doors.report.document import result_document
 from cpsolver.doors.report.first_screen import LINES, FirstScreen
 from cpsolver.doors.report.goals import chance, dollars
 from cpsolver.doors.report.outlook import days_text, total_dollars
+from cpsolver.doors.report.plan_words import twin_words
 from cpsolver.doors.report.step_bars import memory_lines, shares
 from cpsolver.inputs.text import about, count, percent
 from cpsolver.problem.problem import Problem
@@ -200,6 +201,43 @@ def test_doubts_are_told() -> None:
     problem, result = solved("experts")
     unmeasured = document("experts")["plans"][to_run(result)]["unmeasured"]
     assert ("no published run has had" in flat(screen(problem, result, 100))) is bool(unmeasured)
+
+
+def test_a_plan_behind_by_next_to_nothing_is_not_called_the_fastest() -> None:
+    """2 plans, the second 0.01 % slower and to be run: one is faster, by less than is shown."""
+    problem, result = solved("dense")
+    first = result.plans[0]
+    hair = replace(first, evaluation=replace(first.evaluation, step_time_s=first.evaluation.step_time_s * 1.0001))
+    for place, said in ((1, "is more than 0.1 % faster"), (0, "is faster")):
+        named = Recommendation(run_this=place, fastest=0, safest=None, simplest=None)
+        text = flat(screen(problem, replace(result, plans=(first, hair), recommendation=named), 140))
+        assert f"none of {count(result.proof.considered)} plans {said}" in text
+
+
+def test_the_plan_on_the_fewest_devices_is_not_called_the_fastest() -> None:
+    """Another plan of the answer is, on more of them; nor are chances of being the fastest told as of being best."""
+    problem, result = solved("fewest")
+    text = flat(screen(problem, result, 140))
+    assert "the smallest" in text
+    assert "the fastest and" not in text
+    assert "P(best)" not in text
+    assert "fastest" not in [role for plan in shown_result(problem, result) for role in plan.roles]
+
+
+def test_what_sets_twins_apart_is_said_once() -> None:
+    """How to recompute, how many layers and which modules are one thing to a reader."""
+    plan = solved("dense")[1].plans[0].strategy
+    (group,) = plan.groups
+    other = replace(plan, groups=(replace(group, recompute="selective", modules=("core_attn",)),))
+    assert twin_words(plan, other) == "recomputation"
+    assert twin_words(plan, replace(other, schedule="zb1p")) == "schedule, recomputation"
+
+
+def test_a_launcher_without_a_stack_of_its_own_says_whose_figures_are_shown() -> None:
+    said = "figures of stack megatron-core, as torchtitan has none of its own"
+    for more, told in (({}, True), ({"stack": "torchtitan-2026"}, False)):
+        problem = cpsolver.make_problem({**DENSE, "launcher": "torchtitan", **more})
+        assert (said in flat(screen(problem, cpsolver.solve(problem), 140))) is told
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -27,8 +27,9 @@ DENSE: dict[str, Any] = {
     "training": {"global_batch_size": 64, "sequence_length": 4096},
 }
 MIXED = {**DENSE, "model": "llama2-13b", "cluster": {"num_gpus": 32, "chips": {"a800": 16, "h800": 24}}}
+PRICED = {**DENSE, "cluster": {"num_gpus": 16, "chips": "a800", "prices": {"a800": 1.2}, "idle": True}}
 TOO_BIG = {**DENSE, "model": "llama2-70b", "cluster": {"num_gpus": 8, "chips": "a800"}}
-SPECS = {"dense": DENSE, "mixed": MIXED, "too big": TOO_BIG}
+SPECS = {"dense": DENSE, "mixed": MIXED, "priced": PRICED, "too big": TOO_BIG}
 NAMES = {
     *(
         "a800",
@@ -92,8 +93,9 @@ def test_the_first_screen_leaves_only_names_in_english(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_no_line_starts_with_what_ends_a_phrase(name: str) -> None:
-    assert not [line for line in screen(name, 80).splitlines() if line.lstrip()[:1] in set("，。；：、）")]
+def test_no_phrase_starts_with_what_ends_one(name: str) -> None:
+    phrases = [phrase for line in screen(name, 80).splitlines() for phrase in line.split(" · ")]
+    assert not [phrase for phrase in phrases if phrase.lstrip()[:1] in set("，。；：、）")]
 
 
 @pytest.fixture

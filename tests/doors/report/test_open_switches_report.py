@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from cpsolver.doors.report.document import dumps, evaluation_document
 from cpsolver.doors.report.html.page import evaluation_page
 from cpsolver.doors.report.open_switches import open_document, open_line, switch_rows, switches_lines
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.explanation.open_switches import NaturalRouting, OpenSwitch, OpenSwitches, open_switches
+from cpsolver.inputs.language import CHINESE, later, speaking
 from tests.support.problems import model_spec, problem_of, strategy_of
 
 GRAPHS = OpenSwitch("training.cuda_graph", "graphs", "none", {"none": 20.0, "te": 16.0, "full": 14.0})
@@ -47,6 +49,13 @@ def test_values_of_equal_time_stand_together() -> None:
     assert together.startswith("All at their fastest 13.9 s, all at their slowest 20.0 s")
     assert "has 1.04 to 1.5 times its share (training.expert_imbalance): 20.3 to 25.0 s a step" in routing
     assert routing.endswith("at 1.5 it does not fit in memory.")
+
+
+def test_what_is_left_open_is_said_in_chinese() -> None:
+    with speaking(CHINESE):
+        (line,) = open_line(OpenSwitches((replace(GRAPHS, name=later("graphs")),), 13.9, 20.0, ROUTING))
+        assert line.plain == "没有指定：CUDA 图：每步 13.9 至 20.0 s。"
+        assert [cells[2] for cells in switch_rows(BOTH)][1] == "deepep或hybridep 19.7 s"
 
 
 def test_the_document_has_all_of_it() -> None:

@@ -20,7 +20,7 @@ from cpsolver.doors.report.console import evaluation_report, result_report, tigh
 from cpsolver.doors.report.document import dumps, result_document
 from cpsolver.doors.report.interval import interval_of
 from cpsolver.doors.report.plan_trace import MOST_EVENTS, write_traces
-from cpsolver.doors.report.progress import Waiting, Watcher, describe, how_far
+from cpsolver.doors.report.progress import Telling, Waiting, Watcher, describe, how_far
 from cpsolver.doors.report.text import assumptions
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.inputs.text import about, bar, elapsed, percent, runs, seconds
@@ -366,6 +366,15 @@ def test_without_a_terminal_lines_come_now_and_then(
     assert capsys.readouterr().err == ""
 
 
+def test_a_bound_that_begins_lower_later_is_no_way_back() -> None:
+    """Devices that may idle, say, are searched after all of them."""
+    told: list[str] = []
+    with Telling(told.append).searching() as listen:
+        for bound_s in (9.0, 5.0, 7.5):
+            listen(Progress(bound_s, 10.0, 1, 1234, 2, ""))
+    assert [line.split(";")[0] for line in told[1:]] == ["0 % proven", "0 % proven", "50 % proven, ~1 s left"]
+
+
 @pytest.mark.parametrize(
     ("bound_s", "best_s", "elapsed_s", "said"),
     [
@@ -374,6 +383,7 @@ def test_without_a_terminal_lines_come_now_and_then(
         (9.3, 10.0, 40.0, "30 % proven, ~2 min left; best 10 s, at most 7 % to gain"),
         (9.1, 10.0, 2000.0, "10 % proven, ~5 h left; best 10 s, at most 9 % to gain"),
         (10.0, 10.0, 3.0, "best 10 s, proven; looking for the next best"),
+        (9.0, 2000.0, 3.0, "0 % proven; best 2,000 s"),  # all there is would be gained
     ],
 )
 def test_how_far_a_search_is(bound_s: float, best_s: float, elapsed_s: float, said: str) -> None:
