@@ -72,7 +72,11 @@ def test_every_stated_fact_has_a_source_and_the_others_rule_nothing_out(name: st
 def test_the_frameworks_differ_where_they_do() -> None:
     assert {name for name in SHARDING if runs_of(name).pipeline} == set(FSDP[1:])
     assert {name for name in SHARDING if not runs_of(name).tensor_parallel} == {"composer-pure", "fsdp-composer"}
-    assert {name for name in SHARDING if runs_of(name).plain_weights} == {"deepspeed-2021", "deepspeed-zero3"}
+    assert {name for name in SHARDING if runs_of(name).plain_weights} == {
+        "deepspeed-2021",
+        "deepspeed-zero3",
+        "torchtitan-2026",
+    }
     assert runs_of("composer-pure").sources == runs_of("fsdp-composer").sources
     assert runs_of("deepspeed-2021").flash_attention == (False,)
     assert runs_of("deepspeed-zero3").context_parallel == ("a2a",)

@@ -234,9 +234,9 @@ def test_what_sets_twins_apart_is_said_once() -> None:
 
 
 def test_a_launcher_without_a_stack_of_its_own_says_whose_figures_are_shown() -> None:
-    said = "figures of stack megatron-core, as torchtitan has none of its own"
-    for more, told in (({}, True), ({"stack": "torchtitan-2026"}, False)):
-        problem = cpsolver.make_problem({**DENSE, "launcher": "torchtitan", **more})
+    said = "figures of stack megatron-core, as deepspeed has none of its own"
+    for more, told in (({}, True), ({"stack": "deepspeed-zero3"}, False)):
+        problem = cpsolver.make_problem({**DENSE, "launcher": "deepspeed", **more})
         assert (said in flat(screen(problem, cpsolver.solve(problem), 140))) is told
 
 
