@@ -4,7 +4,8 @@ Read in gpt-neox ea7aefd: megatron/neox_arguments (names and defaults), megatron
 becomes of intermediate_size), megatron/model/transformer_engine.py (TELayerNormMLP: nothing does; 8 bits are those of
 te_fp8_mha alone), megatron/model/activations.py (which activations have a gate). In version 2 `fp16` has a type too
 (at-aaims/forge 82edb69: train/megatron/neox_arguments/arguments.py). Stability AI's fork, not public, names gates and
-shared heads: Stability-AI/StableLM 93eea08 (configs), and the widths of the models that it published. Geodesic's takes a width that is given as it stands: MeridianResearch/geodesic-gpt-neox c43cf19 (ParallelMLP).
+shared heads: Stability-AI/StableLM 93eea08 (configs), and the widths of the models that it published. Geodesic's takes
+a width that is given as it stands: MeridianResearch/geodesic-gpt-neox c43cf19 (ParallelMLP).
 """
 
 from __future__ import annotations
@@ -89,9 +90,13 @@ def _width(fields: Fields, gated: bool) -> tuple[int | None, tuple[str, ...]]:
         inner = width if given is not None else int(width * 2 / 3)
     elif gated and given is not None:
         if (given % 3 and multiple == 1) or _is_whole(fields, given):
-            told = later("intermediate_size {given}: taken as the width, as forks do; GPT-NeoX would take a third of it")
+            told = later(
+                "intermediate_size {given}: taken as the width, as forks do; GPT-NeoX would take a third of it"
+            )
             return given, (say(told, given=given),)
-        told = later("intermediate_size {given}: with a gate GPT-NeoX takes a third of it, {inner}; forks take it whole")
+        told = later(
+            "intermediate_size {given}: with a gate GPT-NeoX takes a third of it, {inner}; forks take it whole"
+        )
         return multiple * -(-inner // multiple), (say(told, given=given, inner=inner),)
     return multiple * -(-inner // multiple), ()
 
