@@ -365,3 +365,22 @@ def test_adapters_by_the_names_of_legacy_layers() -> None:
 def test_the_module_of_several_tokens_computed_again_is_told() -> None:
     found = imported(torchrun(LLAMA + STEP + "--mtp-num-layers 1 --recompute-mtp-layer"))
     assert any(note.startswith("--recompute-mtp-layer") and "too high" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("kind", ["muon", "zetas", "sophia"])
+def test_another_optimizer_in_the_place_of_adam_is_an_error(kind: str) -> None:
+    """KevinC259/MindSpeed-LLM 4e626e76: forks add to MindSpeed's choices, all of which are kinds of Adam."""
+    text = GPT + " --optimizer-selection "
+    with pytest.raises(InputError) as caught:
+        imported(torchrun(text + kind))
+    assert [trouble.where for trouble in caught.value.troubles] == ["--optimizer-selection"]
+    assert "optimizer" not in imported(torchrun(text + "fused_torch_adamw")).spec["training"]
+
+
+@pytest.mark.parametrize(
+    ("program", "more"), [("train_rwkv.py", ""), ("train_fsdp2.py", " --init-from-hf-path ./hf --model-id qwen3")]
+)
+def test_a_model_that_the_arguments_do_not_shape_is_out_of_scope(program: str, more: str) -> None:
+    """FlagScale's RWKV, and MindSpeed-LLM's trainer of transformers' own models, which has Megatron's arguments too."""
+    with pytest.raises(OutOfScopeError):
+        imported(torchrun(GPT + more).replace("pretrain_gpt.py", program))
