@@ -207,7 +207,7 @@ def named_fields(name: str, file: str, where: str) -> dict[str, Any]:
         except UnknownModelError as error:
             nearest = error.nearest
         else:
-            return found.model_dump(exclude_none=True, exclude=set(DESCRIPTIVE_FIELDS) - {"max_positions"} | {"name"})
+            return said_fields(found)
     if has_encoder(plain):
         told = say("is {what}: only the training of a decoder is planned", what=say("a multimodal model"))
         raise OutOfScopeError(Trouble(where, told, name, file=file))
@@ -223,6 +223,13 @@ def has_encoder(name: str) -> bool:
 def size_arguments(model: dict[str, Any]) -> dict[str, Any]:
     """Megatron-LM's arguments that every model has, by their names without dashes, as far as the fields say them."""
     return {argument: model.get(field) for field, argument in _SIZES.items()}
+
+
+def said_fields(model: Architecture) -> dict[str, Any]:
+    """What a spec would say of an architecture, and the fields that Megatron-LM has another default for."""
+    excluded = set(DESCRIPTIVE_FIELDS) - {"max_positions"} | {"name"}
+    said = model.model_dump(exclude_none=True, exclude_defaults=True, exclude=excluded)
+    return {**said, **{name: getattr(model, name) for name in _OTHER_DEFAULTS}}
 
 
 def architecture_fields(config: Mapping[str, Any], file: str) -> dict[str, Any]:

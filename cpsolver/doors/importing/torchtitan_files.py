@@ -14,14 +14,13 @@ from math import prod
 from typing import Any
 
 from cpsolver.doors.export.torchtitan import KNOWN
-from cpsolver.doors.importing.catalogue_match import size_arguments
+from cpsolver.doors.importing.catalogue_match import said_fields, size_arguments
 from cpsolver.doors.importing.command import TrainingDevices
 from cpsolver.doors.importing.framework import FrameworkGuess
 from cpsolver.doors.importing.reading import NO_DEVICES, Fields, Reading, as_tokens, table
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.inputs.language import later, say
 from models_zoo import load_architecture
-from models_zoo.schema import DESCRIPTIVE_FIELDS
 
 _FRAMEWORK = FrameworkGuess("torchtitan-2025", "torchtitan", later("a configuration of torchtitan"))
 _FLAVORS = {(model, flavor.lower()): name for name, (model, _, flavor) in KNOWN.items()}
@@ -118,8 +117,10 @@ def _model(fields: Fields) -> dict[str, Any]:
         known = ", ".join(f"{model} {size}" for model, _, size in KNOWN.values())
         fields.trouble("model.flavor", "is not one of the models that are known here", f"{family} {flavor}", known)
         return {}
-    excluded = set(DESCRIPTIVE_FIELDS) - {"max_positions"} | {"name"}
-    return load_architecture(name).model_dump(exclude_none=True, exclude=excluded)
+    return {
+        **said_fields(load_architecture(name)),
+        "mtp_layers": 0,
+    }  # 0.2.2, models/deepseek_v3: it has no multi-token prediction
 
 
 def _batch(fields: Fields, older: bool) -> Iterator[str]:
