@@ -49,7 +49,7 @@ def read_paddle(name: str, data: dict[str, Any]) -> Reading:
     tuning = fields.text("fine_tuning", "LoRA" if fields.has("stage") and newer else "full") or ""
     if tuning.lower() != "full":
         fields.trouble("fine_tuning", say("{what}: that is not planned for", what=say("adapters of PaddleNLP")), tuning)
-    model = _model(name, fields)
+    model = _model(name, fields, newer)
     recomputed, refusals = _recomputation(fields, newer)
     replicas = fields.number("data_parallel_degree", 1, least=-1) or fields.number("data_parallel_size", 1, least=-1)
     if (replicas or 1) > 1 and (fields.has("sharding_parallel_degree") or fields.has("sharding_parallel_size")):
@@ -79,15 +79,18 @@ def _in_scope(fields: Fields, name: str) -> None:
         raise OutOfScopeError(Trouble(field, told, fields.data[field], file=name))
 
 
-def _model(name: str, fields: Fields) -> dict[str, Any]:
-    """The fields of the architecture that `model_name_or_path` names, with as many layers as the file gives it."""
+def _model(name: str, fields: Fields, newer: bool) -> dict[str, Any]:
+    """The fields of the architecture that `model_name_or_path` names, with as many layers as the file gives it.
+
+    Since PaddleFormers 1 multi-token prediction is asked for, whatever the model's config.json has (LlmMetaConfig).
+    """
     named = fields.text("model_name_or_path")
     if named is None:
         fields.trouble("model_name_or_path", "is not given: the model")
         return {}
     model = named_fields(named, name, "model_name_or_path")
     layers = fields.number("num_hidden_layers", model["layers"])
-    modules = fields.number("num_nextn_predict_layers", model.get("mtp_layers", 0), least=0)
+    modules = fields.number("num_nextn_predict_layers", 0 if newer else model.get("mtp_layers", 0), least=0)
     return {**model, "layers": layers, "mtp_layers": modules or 0}
 
 

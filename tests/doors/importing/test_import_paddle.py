@@ -84,6 +84,14 @@ def test_yaml_of_paddleformers_1_has_other_names_and_defaults(tmp_path: Path) ->
     assert found.unused == ()
 
 
+def test_multi_token_prediction_is_asked_for(tmp_path: Path) -> None:
+    text = NEWER.replace("Qwen/Qwen3-30B-A3B-Base", "zai-org/GLM-4.5-Air").replace(
+        "pipeline_model_parallel_size: 2\n", ""
+    )
+    assert newer(tmp_path, text).model.mtp_layers == 0
+    assert newer(tmp_path, text + "num_nextn_predict_layers: 1\n").model.mtp_layers == 1
+
+
 def test_sequences_are_packed_or_as_long_as_their_data(tmp_path: Path) -> None:
     tuned = NEWER.replace("stage: PT", "stage: SFT")
     assert next(note.split(":")[0] for note in newer(tmp_path, tuned + "packing: true\n").notes) == "packing"
