@@ -72,6 +72,8 @@ class ShellVariables:
     absent: dict[str, int] = field(default_factory=dict)
     faults: dict[int, str] = field(default_factory=dict)
     """Lines with arithmetic that is not followed, or that bash refuses."""
+    exported: set[str] = field(default_factory=set)
+    """Names that the programs which the script starts have too."""
     tables: set[str] = field(default_factory=set)
     """Names of associative arrays, which are not followed."""
     substitute: Callable[[str, int], str | None] | None = None
