@@ -32,6 +32,7 @@ from cpsolver.doors.importing.scope import OutOfScopeError, out_of_scope
 from cpsolver.doors.importing.shell import Script, read_script
 from cpsolver.doors.importing.started import started_script
 from cpsolver.doors.importing.swift_command import read_swift
+from cpsolver.doors.importing.torchtitan_registry import is_registry, read_registry
 from cpsolver.doors.importing.training import adapter_fields, training_fields
 from cpsolver.doors.importing.variables import MARKS, ShellVariables
 from cpsolver.inputs.document import load_yaml, read_source
@@ -120,6 +121,8 @@ def _read(name: str, text: str, options: ImportOptions) -> Imported:
         return _recipe(name, text, options)
     if is_nemo_recipe(text):
         return _file(name, text, options, read_nemo_recipe(name, text, options.arguments or ()))
+    if is_registry(text):
+        return _file(name, text, options, read_registry(name, text, options.arguments or ()))
     if (reader := recognised(text, options.arguments or (), options.given)) is not None:
         return _file(name, text, options, reader(name, _with_given(text, options.given)))
     if text.lstrip().startswith("{"):

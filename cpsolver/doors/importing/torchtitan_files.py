@@ -70,7 +70,8 @@ def read_torchtitan(name: str, data: dict[str, Any]) -> Reading:
     tokens = [token for argument, value in size_arguments(model).items() for token in as_tokens(argument, value)]
     tokens += [*fields.mapped(), *_batch(fields, older), *_shards(fields), *layers, "--bf16", "--use-flash-attn"]
     tokens += ["--attention-dropout", "0", "--hidden-dropout", "0"]
-    tokens += ["--sequence-parallel"] if (fields.number("parallelism.tensor_parallel_degree", 1) or 1) > 1 else []
+    split = (fields.number("parallelism.tensor_parallel_degree", 1) or 1) > 1
+    tokens += ["--sequence-parallel"] if fields.flag("parallelism.enable_sequence_parallel", True) and split else []
     for field, (default, choices) in _USUAL.items():
         fields.choice(field, dict.fromkeys(choices), default)
     recomputed = fields.text("activation_checkpoint.mode", "selective")
