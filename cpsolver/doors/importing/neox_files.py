@@ -24,7 +24,9 @@ _NORMS = {"layernorm": "layernorm", "te_layernorm": "layernorm", "rmsnorm": "rms
 _POSITIONS = {"learned": "learned", "rotary": "rope", "alibi": "alibi", "sinusoidal": "none", "none": "none"}
 _OPTIMIZERS = {"adam": "adam", "adamw": "adam", "cpu_adam": "adam", "lion": "lion"}
 _GATED = {"gelu": "geglu", "silu": "swiglu"}
-_GATES = {"gated": True, "regular": False}
+_GATES = {"gated": True, "regular": False, "llama": True}
+_LLAMA = 256
+"""What the width of LLaMA's block is a multiple of, in GPT-NeoX of 2023 (Vmjkom/gpt-neox 369a436: LLaMAParallelMLP)."""
 _HEADS = ("multihead", "groupedquery", "multiquery")
 _ATTENTION = {"global": False, "flash": True}
 """Kinds of attention_config, and whether they are a flash kernel."""
@@ -69,7 +71,7 @@ def _model(fields: Fields) -> dict[str, Any]:
         "tied_embeddings": not fields.flag("no_weight_tying"),
         "bias_qkv": attention,
         "bias_attention_out": attention,
-        "bias_mlp": feed_forward,
+        "bias_mlp": feed_forward and fields.data.get("mlp_type") != "llama",
     }
 
 
@@ -85,6 +87,8 @@ def _width(fields: Fields, gated: bool) -> tuple[int | None, tuple[str, ...]]:
     width = given if given is not None else int(fields.real("expansion_factor", 4.0) * hidden)
     if fields.flag("te_layernorm_mlp"):
         return width, ()
+    if fields.data.get("mlp_type") == "llama":
+        return given if given is not None else _LLAMA * -(-int(2 * hidden * 4 / 3) // _LLAMA), ()
     inner = int(width * 2 / 3) // 2 if gated else width
     if fields.data.get("mlp_type") == "gated":  # StableLM 2 12B: 13824 of a width of 5120, in multiples of 256
         inner = width if given is not None else int(width * 2 / 3)

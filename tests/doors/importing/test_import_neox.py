@@ -64,3 +64,13 @@ def test_transformer_engine_runs_in_8_bits_where_its_attention_is_asked_to(tmp_p
     with pytest.raises(InputError) as caught:
         read(tmp_path, text + '"te_fp8_mha": true\n"gd_mode": true\n')
     assert [trouble.where for trouble in caught.value.troubles] == ["te_fp8_mha", "gd_mode"]
+
+
+def test_llamas_block_of_2023_has_its_own_width_and_no_biases(tmp_path: Path) -> None:
+    """configs/llama and llama2 of Vmjkom/gpt-neox 369a436: LLaMA 7B is 11,008 wide, in whole 256s, 70B as given."""
+    text = OLMO.replace('activation": swiglu', 'activation": silu') + '"mlp_type": llama\n'
+    found = read(tmp_path, text).model
+    assert (found.ffn, found.gated_mlp, found.activation, found.bias_mlp) == (11008, True, "swiglu", False)
+    given = read(tmp_path, text + '"intermediate_size": 12288\n')
+    assert given.model.ffn == 12288
+    assert not [note for note in given.notes if note.startswith("intermediate_size")]
