@@ -42,6 +42,12 @@ def out_of_scope(program: str, tokens: Sequence[str]) -> str | None:
         if argument in given:
             told = later("is {what} (--{argument}): only the training of a decoder is planned")
             return say(told, what=say(what), argument=argument)
+    values = {f"{before.removeprefix('--')}={after}" for before, after in pairwise(tokens)}
+    values |= {token.removeprefix("--") for token in tokens}
+    for value, what in _section("values_scope").items():
+        if value in values:
+            told = later("is {what} (--{argument}): only the training of a decoder is planned")
+            return say(told, what=say(what), argument=value.replace("=", " "))
     chosen = [after for before, after in pairwise(tokens) if before == "--stage"]
     if chosen and (stage := _section("stages").get(chosen[-1])):
         told = later("is {what} (--stage {stage}): only the training of one decoder is planned")

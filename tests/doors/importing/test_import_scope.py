@@ -384,3 +384,11 @@ def test_a_model_that_the_arguments_do_not_shape_is_out_of_scope(program: str, m
     """FlagScale's RWKV, and MindSpeed-LLM's trainer of transformers' own models, which has Megatron's arguments too."""
     with pytest.raises(OutOfScopeError):
         imported(torchrun(GPT + more).replace("pretrain_gpt.py", program))
+
+
+@pytest.mark.parametrize("more", ["--train-iters 0 --eval-iters 4", "--train-samples=0", "--skip-train"])
+def test_what_trains_for_no_step_is_an_evaluation(more: str) -> None:
+    """eval_loss_llama_7b_en.sh of genggui001/Megatron-DeepSpeed-Llama 52c8495e."""
+    with pytest.raises(OutOfScopeError):
+        imported(torchrun(f"{GPT} {more}"))
+    assert imported(torchrun(f"{GPT} --train-iters 10 --skip-train-iteration-range 3-4")).strategy is not None
