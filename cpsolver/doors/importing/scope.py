@@ -42,12 +42,6 @@ def out_of_scope(program: str, tokens: Sequence[str]) -> str | None:
         if argument in given:
             told = later("is {what} (--{argument}): only the training of a decoder is planned")
             return say(told, what=say(what), argument=argument)
-    values = {f"{before.removeprefix('--')}={after}" for before, after in pairwise(tokens)}
-    values |= {token.removeprefix("--") for token in tokens}
-    for value, what in _section("values_scope").items():
-        if value in values:
-            told = later("is {what} (--{argument}): only the training of a decoder is planned")
-            return say(told, what=say(what), argument=value.replace("=", " "))
     chosen = [after for before, after in pairwise(tokens) if before == "--stage"]
     if chosen and (stage := _section("stages").get(chosen[-1])):
         told = later("is {what} (--stage {stage}): only the training of one decoder is planned")
@@ -93,7 +87,7 @@ def notes_beside(arguments: Arguments) -> list[str]:
             what=say(what),
         )
         for names, what in shown
-        if not any(_is_off(arguments, name.split()[0]) for name in names)
+        if not any(" " not in name and _is_off(arguments, name) for name in names)
     ]
 
 

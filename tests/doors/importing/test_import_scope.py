@@ -387,8 +387,9 @@ def test_a_model_that_the_arguments_do_not_shape_is_out_of_scope(program: str, m
 
 
 @pytest.mark.parametrize("more", ["--train-iters 0 --eval-iters 4", "--train-samples=0", "--skip-train"])
-def test_what_trains_for_no_step_is_an_evaluation(more: str) -> None:
-    """eval_loss_llama_7b_en.sh of genggui001/Megatron-DeepSpeed-Llama 52c8495e."""
-    with pytest.raises(OutOfScopeError):
-        imported(torchrun(f"{GPT} {more}"))
-    assert imported(torchrun(f"{GPT} --train-iters 10 --skip-train-iteration-range 3-4")).strategy is not None
+def test_what_trains_for_no_step_is_told(more: str) -> None:
+    """eval_loss_llama_7b_en.sh of genggui001/Megatron-DeepSpeed-Llama 52c8495e. Others compute the number."""
+    told = "is not in the plan: no step is trained, which is an evaluation"
+    assert [note for note in imported(torchrun(f"{GPT} {more}")).notes if note.endswith(told)]
+    steps = imported(torchrun(f"{GPT} --train-iters 10 --skip-train-iteration-range 3-4"))
+    assert not [note for note in steps.notes if note.endswith(told)]
