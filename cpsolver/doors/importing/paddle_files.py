@@ -72,7 +72,7 @@ def _in_scope(fields: Fields, name: str) -> None:
         field: what for field, what in table("paddle")["others"].items() if fields.has(field) and fields.data[field]
     }
     if stage.lower() not in _TRAINED:
-        others["stage"] = "no training of a decoder by next tokens"
+        others["stage"] = later("no training by next tokens alone")
     if others:
         field, what = next(iter(others.items()))
         told = say("is {what}: only the training of a decoder is planned", what=say(what))

@@ -373,6 +373,8 @@ class ShellVariables:
         """`-`, `=`, `+` and `?`; with a colon an empty value counts as none. Quotes in the operand hold."""
         empty = values is None or (operator[0] == ":" and values in ("", []))
         kind = operator[-1]
+        if kind == "+" and isinstance(values, str) and values and not _MARK.sub("", values):
+            return values  # it may be empty, and what stands for it left out
         if empty == (kind == "+"):
             return "" if values is None or kind == "+" else values
         if kind == "?":
