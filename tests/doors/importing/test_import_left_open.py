@@ -207,7 +207,7 @@ def test_what_no_plan_says_is_told(arguments: str, told: str) -> None:
 
 
 def test_what_stands_for_a_value_that_is_not_known_may_be_missing() -> None:
-    """`${FP8:+--fp8-format hybrid}` where a condition on the device decides (Transformer Engine's test of Megatron-LM)."""
+    """Where a condition on the device decides, as in Transformer Engine's test of Megatron-LM."""
     asked = "if [[ $(nvidia-smi --query-gpu=compute_cap) -ge 89 ]]; then\n  FP8=1\nfi\n"
     found = imported(asked + torchrun(GPT + "${FP8:+--fp8-format hybrid}"))
     assert found.spec["training"]["precision"] == "fp16"
