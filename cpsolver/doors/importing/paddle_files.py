@@ -10,11 +10,13 @@ its config.json beside the file.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
 from cpsolver.doors.importing.catalogue_match import named_fields, size_arguments
+from cpsolver.doors.importing.command import TrainingDevices
 from cpsolver.doors.importing.framework import FrameworkGuess
-from cpsolver.doors.importing.reading import Fields, Reading, as_tokens, table
+from cpsolver.doors.importing.reading import NO_DEVICES, Fields, Reading, as_tokens, table
 from cpsolver.doors.importing.scope import OutOfScopeError
 from cpsolver.inputs.errors import Trouble
 from cpsolver.inputs.language import later, say
@@ -58,11 +60,28 @@ def read_paddle(name: str, data: dict[str, Any]) -> Reading:
     tokens = [*sizes, *fields.mapped(), *_batch(fields), *_states(fields, newer), *recomputed]
     tokens += [*_experts(fields), *_sequences(fields, newer)]
     tokens += ["--attention-dropout", "0", "--hidden-dropout", "0", "--transformer-impl", "local"]
-    notes = tuple(_notes(fields, newer))
+    launched, told = _devices(fields)
+    notes = (*told, *_notes(fields, newer))
     refusals += tuple(_schedule(fields))
     fields.close()
     kind = later("arguments of PaddleNLP")
-    return Reading(kind, tuple(tokens), _FRAMEWORK, model=model, refusals=refusals, notes=notes, unread=fields.unread())
+    return Reading(
+        kind, tuple(tokens), _FRAMEWORK, launched, model=model, refusals=refusals, notes=notes, unread=fields.unread()
+    )
+
+
+def _devices(fields: Fields) -> tuple[TrainingDevices, tuple[str, ...]]:
+    """The product of the degrees, where the file says over how many replicas states are shared out."""
+    names = ("tensor", "pipeline", "context", "sep", "sharding")
+    degrees = {}
+    for name in names:
+        former, today = f"{name}_parallel_degree", f"{name}_{'model_' * (name in names[:2])}parallel_size"
+        degrees[name] = fields.number(former, fields.number(today, -1, least=-1), least=-1) or -1
+    if degrees["sharding"] < 1:
+        return NO_DEVICES, ()
+    total = prod(max(1, degree) for degree in degrees.values())
+    told = say("devices by the degrees: {total}; of more, each so many would be a group of replicas", total=total)
+    return TrainingDevices(total, None), (told,)
 
 
 def _in_scope(fields: Fields, name: str) -> None:

@@ -84,6 +84,13 @@ def test_yaml_of_paddleformers_1_has_other_names_and_defaults(tmp_path: Path) ->
     assert found.unused == ()
 
 
+def test_devices_are_those_that_share_the_optimizer_out(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(NEWER + "sharding_parallel_size: 8\n", encoding="utf-8")
+    found = import_source(str(tmp_path / "config.yaml"), ImportOptions("a100", gpus_per_node=8))
+    assert found.spec["cluster"]["num_gpus"] == 32
+    assert found.notes[0].startswith("devices by the degrees: 32;")
+
+
 def test_multi_token_prediction_is_asked_for(tmp_path: Path) -> None:
     text = NEWER.replace("Qwen/Qwen3-30B-A3B-Base", "zai-org/GLM-4.5-Air").replace(
         "pipeline_model_parallel_size: 2\n", ""
