@@ -224,9 +224,16 @@ def _split(fields: Fields, pp: int, layers: int) -> tuple[tuple[str, ...], tuple
     return (*tokens, *as_tokens("num-layer-list", ",".join(str(layers // pp + one) for one in offset))), ()
 
 
+def _by_chunk(numbers: Any, pp: int) -> bool:
+    """Whether a list has a whole number for each stage of each chunk."""
+    chunks = numbers if isinstance(numbers, list) else []
+    whole = all(isinstance(chunk, list) and len(chunk) == pp for chunk in chunks)
+    return bool(chunks) and whole and all(type(one) is int for chunk in chunks for one in chunk)
+
+
 def _chunks(offset: list[Any], pp: int, each: int) -> tuple[str, ...]:
     """Layers by stage, of all its chunks together: the sequences of a step are right, where no plan is."""
-    if not all(isinstance(chunk, list) and len(chunk) == pp for chunk in offset):
+    if not _by_chunk(offset, pp):
         return ()
     stages = [sum(each + one for one in of_stage) for of_stage in zip(*offset, strict=True)]
     return as_tokens("num-layer-list", ",".join(map(str, stages)))
@@ -242,9 +249,9 @@ def _recomputation(config: Mapping[str, Any], pp: int) -> tuple[tuple[str, ...],
         )
     if whole is True:
         return (*_WHOLE, "uniform", "--recompute-num-layers", "1"), refusals
-    if isinstance(whole, list) and whole and all(isinstance(chunk, list) and len(chunk) == pp for chunk in whole):
-        numbers = {number for chunk in whole for number in chunk}
-        if len(numbers) == 1 and isinstance(number := numbers.pop(), int):
+    if _by_chunk(whole, pp):
+        number = whole[0][0]
+        if all(one == number for chunk in whole for one in chunk):
             return (*_WHOLE, "block", *as_tokens("recompute-num-layers", number)) if number else (), refusals
         return (), (*refusals, say("recompute_config.recompute: unequal numbers of layers in a stage's chunks"))
     if isinstance(whole, list) and any(whole):

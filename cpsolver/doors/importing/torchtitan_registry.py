@@ -31,7 +31,9 @@ _MODES = {
 }
 _OVERRIDE = re.compile(r"(?:--)?([A-Za-z_]\w*(?:\.\w+)+)=(.*)", re.DOTALL)
 _TOKENS, _LENGTH = "num_tokens_per_microbatch_per_dp_rank", "max_context_length"
-_DEFAULTS = {_TOKENS: 16384, _LENGTH: 2048, "num_tokens_per_train_step": -1}
+_STEP = "num_tokens_per_train_step"
+_DEFAULTS = {_TOKENS: 16384, _LENGTH: 2048, _STEP: -1}
+_PIPED = ("num_pp_microbatches", "pipeline_parallel_degree")
 
 
 def is_registry(text: str) -> bool:
@@ -92,7 +94,7 @@ def _sections(name: str, config: Configured) -> dict[str, dict[str, Any]]:
             "flavor": str(spec.fields.get("", "")),
             "converters": [str(spec.fields["converters"])] if spec.fields.get("converters") else [],
         },
-        "training": _batch(training, parallelism),
+        "training": _batch(name, training, parallelism),
         "parallelism": parallelism,
         "activation_checkpoint": _MODES.get(mode, {"mode": mode}),
         "optimizer": {"name": "AdamW" if optimizer is None or usual else by},
@@ -109,15 +111,20 @@ def _part(name: str, plain: dict[str, Any], section: str) -> dict[str, Any]:
     return dict(part)
 
 
-def _batch(training: dict[str, Any], parallelism: dict[str, Any]) -> dict[str, Any]:
-    """Tokens as sequences of the longest, and microbatches as the replica's batch."""
+def _batch(name: str, training: dict[str, Any], parallelism: dict[str, Any]) -> dict[str, Any]:
+    """Tokens as sequences of the longest, and microbatches as the replica's batch. Raises InputError for no numbers."""
     if "local_batch_size" in training or "seq_len" in training:
         return training
-    given = {**_DEFAULTS, **training}
-    length = given[_LENGTH] if isinstance(given[_LENGTH], int) and given[_LENGTH] > 0 else 1
-    each, whole = given[_TOKENS] // length, given["num_tokens_per_train_step"]
-    count = parallelism.pop("num_pp_microbatches", 1)
-    piped = parallelism.get("pipeline_parallel_degree", 1) > 1
+    given = {**_DEFAULTS, **training, **{key: parallelism.get(key, 1) for key in _PIPED}}
+    wrong = [key for key in (*_DEFAULTS, *_PIPED) if type(given[key]) is not int]
+    wrong += [key for key in (_TOKENS, _LENGTH, *_PIPED) if key not in wrong and given[key] < 1]
+    if wrong:
+        where = f"{'parallelism' if wrong[0] in _PIPED else 'training'}.{wrong[0]}"
+        raise InputError(Trouble(where, "must be a whole number", given[wrong[0]], file=name))
+    length, whole, count = given[_LENGTH], given[_STEP], given[_PIPED[0]]
+    each = given[_TOKENS] // length
+    parallelism.pop(_PIPED[0], None)
+    piped = given[_PIPED[1]] > 1
     if piped:
         parallelism["pipeline_parallel_microbatch_size"] = each
     rest = {key: value for key, value in training.items() if key not in _DEFAULTS}

@@ -95,6 +95,15 @@ def test_each_chunk_recomputes_so_many_layers(tmp_path: Path) -> None:
     assert found.refusals == ("recompute_config.recompute: unequal numbers of layers in a stage's chunks",)
 
 
+@pytest.mark.parametrize("wrong", ["[[{}, {}, {}, {}], [1, 1, 1, 1]]", "[[a, b, c, d]]", "[[1, 2]]"])
+def test_numbers_by_chunk_are_whole_numbers(tmp_path: Path, wrong: str) -> None:
+    """Of layers that are recomputed, and of those that a chunk has more: no traceback, and no plan."""
+    again = read(tmp_path, EXPERTS.replace("recompute: True,", f"recompute: {wrong},"))
+    assert again.refusals == ("recompute_config.recompute: not one number of layers for each stage",)
+    text = EXPERTS.replace("num_heads: 32", f"pp_interleave_num: 2\n    offset: {wrong}")
+    assert read(tmp_path, text).refusals == ("offset of several chunks: chunks of different lengths",)
+
+
 @pytest.mark.parametrize(
     ("replaced", "where"),
     [

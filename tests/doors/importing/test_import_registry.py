@@ -99,6 +99,8 @@ def test_one_is_made_of_another_and_takes_overrides(tmp_path: Path) -> None:
         (("llama3_8b_float8",), "model.converters"),
         (("unclear",), "training.max_context_length"),
         (("llama3_8b", "training.steps.x=3"), "--args"),
+        (("llama3_8b", "training.max_context_length=x"), "training.max_context_length"),
+        (("llama3_8b", "parallelism.pipeline_parallel_degree=0"), "parallelism.pipeline_parallel_degree"),
     ],
 )
 def test_what_is_not_clear_or_not_planned_for_is_an_error(tmp_path: Path, words: tuple[str, ...], where: str) -> None:
