@@ -17,6 +17,8 @@ from cpsolver.inputs.language import say
 _SHELLS = ("bash", "sh", "zsh", "sbatch", "srun")
 _SCHEDULERS = ("sbatch", "srun")
 _SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch")
+_LONGEST = 200
+"""Letters of a file's name."""
 _MOST = 5
 """Scripts that start scripts that start scripts."""
 
@@ -66,7 +68,8 @@ def _found(script: Script, folder: Path) -> Iterator[tuple[ScriptCommand, Path, 
     """Commands whose words are all known, the files that they start, a scheduler's options and the arguments."""
     for command in script.commands:
         words = command.words
-        at = next((place for place, word in enumerate(words) if word.endswith(_SUFFIXES)), None)
+        named = (place for place, word in enumerate(words) if word.endswith(_SUFFIXES) and len(word) < _LONGEST)
+        at = next(named, None)
         if at is None or any(script.variables.unclear_in(word) for word in words):
             continue
         shell, options = posixpath.basename(words[0]), words[1:at]

@@ -54,6 +54,7 @@ def test_it_stands_in_the_scripts_folder_or_above_it(tmp_path: Path, start: str)
         "bash train.sh $(date +%s)\n",  # what is not known may change what it trains
         "ssh node train.sh 2\n",
         "bash sweep.sh\n",
+        f"bash {'x' * 300}.sh\n",
         "bash train.sh 2\n",  # which then has no batch
     ],
 )
