@@ -213,7 +213,8 @@ class Arguments:
 
 _MATTERS = re.compile(
     "parallel|optimizer|recompute|offload|overlap|shard|pipeline|expert|moe|fp8|fp4|quant|lora|interleav|schedule|freeze|"
-    "alibi|attn|attention|window|norm(?!aliz)|all-to-all|all2all"
+    "alibi|attn|attention|window|norm(?!aliz)|all-to-all|all2all|"
+    "hidden[-_]size|per[-_]layer|sdpa|[-_]dim([-_]|$)|mtp(?![-_]loss)|nextn"
 )
 
 

@@ -38,6 +38,8 @@ _VARIANT = re.compile(r"(?:[-_](?:instruct|base|chat|it|pt|hf|fp8|bf16|thinking|
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _UNSAID = ("kv_heads", "bias_qkv", "bias_attention_out", "bias_mlp")
 """Fields that a checkpoint says where the arguments leave them out."""
+_OTHER_DEFAULTS = ("activation", "gated_mlp", "norm", "position", "tied_embeddings", *_UNSAID)
+"""Fields whose default is another one here than that of Megatron-LM's arguments."""
 _SIZES = {"layers": "num-layers", "hidden": "hidden-size", "heads": "num-attention-heads", "vocab": "vocab-size"}
 
 
@@ -52,11 +54,7 @@ def match_model(
     try:
         matches = catalogue_matches(fields, f"{name} {hint}")
     except ValidationError as error:
-        details = [
-            (".".join(map(str, detail["loc"])), as_messages(detail["msg"].removeprefix("Value error, ")))
-            for detail in error.errors(include_url=False)
-        ]
-        raise InputError([Trouble(f"model.{where}", text, file=name) for where, text in details]) from None
+        raise InputError([Trouble(where, text, file=name) for where, text in _invalid(error)]) from None
     if "vocab" not in fields:
         vocabulary, note = _vocabulary(matches, fields.get("max_positions"), f"{name} {hint}", tokenizer)
         if vocabulary is None:
@@ -209,7 +207,7 @@ def named_fields(name: str, file: str, where: str) -> dict[str, Any]:
         except UnknownModelError as error:
             nearest = error.nearest
         else:
-            return found.model_dump(exclude_none=True, exclude=set(DESCRIPTIVE_FIELDS) - {"max_positions"} | {"name"})
+            return said_fields(found)
     if has_encoder(plain):
         told = say("is {what}: only the training of a decoder is planned", what=say("a multimodal model"))
         raise OutOfScopeError(Trouble(where, told, name, file=file))
@@ -227,16 +225,45 @@ def size_arguments(model: dict[str, Any]) -> dict[str, Any]:
     return {argument: model.get(field) for field, argument in _SIZES.items()}
 
 
+def said_fields(model: Architecture) -> dict[str, Any]:
+    """What a spec would say of an architecture, and the fields that Megatron-LM has another default for."""
+    excluded = set(DESCRIPTIVE_FIELDS) - {"max_positions"} | {"name"}
+    said = model.model_dump(exclude_none=True, exclude_defaults=True, exclude=excluded)
+    return {**said, **{name: getattr(model, name) for name in _OTHER_DEFAULTS}}
+
+
+def architecture_fields(config: Mapping[str, Any], file: str) -> dict[str, Any]:
+    """The fields of the architecture that a config.json describes, with those that Megatron-LM's arguments have another
+    default for.
+
+    Raises InputError for what no field can say, and for sizes that no model has.
+    """
+    try:
+        fields = {key: value for key, value in from_hugging_face(config).items() if key != "name"}
+        found = Architecture.model_validate({"name": "named", **fields})
+    except UnsupportedConfigError as error:
+        told = [(error.where, configuration_reason(reason)) for reason in error.reasons]
+    except ValidationError as error:
+        told = _invalid(error)
+    else:
+        return {**fields, **{name: getattr(found, name) for name in _OTHER_DEFAULTS}}
+    raise InputError([Trouble(where, text, file=file) for where, text in told])
+
+
+def _invalid(error: ValidationError) -> list[tuple[str, str]]:
+    """Where in the model something is wrong, and what."""
+    return [
+        (".".join(("model", *map(str, each["loc"]))), as_messages(each["msg"].removeprefix("Value error, ")))
+        for each in error.errors(include_url=False)
+    ]
+
+
 def _config(file: Path) -> dict[str, Any]:
     _, text = read_text(file)
     try:
         config = json.loads(text)
-        if not is_hugging_face(config):
-            raise InputError(Trouble("", "is no configuration of a model", file=str(file)))
-        return {key: value for key, value in from_hugging_face(config).items() if key != "name"}
     except (ValueError, RecursionError) as error:
         raise InputError(Trouble("", say("is not JSON: {error}", error=error), file=str(file))) from None
-    except UnsupportedConfigError as error:
-        raise InputError(
-            [Trouble(error.where, configuration_reason(reason), file=str(file)) for reason in error.reasons]
-        ) from None
+    if not is_hugging_face(config):
+        raise InputError(Trouble("", "is no configuration of a model", file=str(file)))
+    return architecture_fields(config, str(file))

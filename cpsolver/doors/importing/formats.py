@@ -30,7 +30,12 @@ def _top(*names: str) -> re.Pattern[str]:
 
 
 _PRIMUS = re.compile(r"^ +framework\s*:", re.MULTILINE)
-_PADDLE = re.compile(r"[\"'](?:tensor_parallel_degree|pipeline_parallel_degree|sharding)[\"']\s*:")
+_PADDLE = re.compile(
+    r"[\"'](?:(?:tensor|pipeline)_parallel_degree|(?:tensor|pipeline)_model_parallel_size|sharding|do_ptq)[\"']\s*:"
+)
+_PADDLE_YAML = _top(
+    *("tensor_model_parallel_size", "tensor_parallel_degree", "sharding", "fine_tuning", "expert_model_parallel_size")
+)
 _NEOX = re.compile(r"^\s*[\"']?(?:pipe|model)[-_]parallel[-_]size[\"']?\s*:", re.MULTILINE)
 _NEMO = re.compile(
     r"^ *(?:exp_manager|encoder_seq_length|megatron_amp_O2|tensor_model_parallel_size)\s*:", re.MULTILINE
@@ -43,7 +48,8 @@ _FORMATS: tuple[tuple[tuple[re.Pattern[str], ...], Reader], ...] = (
     ((_top("system"), _top("model"), _top("data")), read_flagscale),
     ((_top("parallel_config"), _top("model"), _top("runner_config", "trainer")), read_mindformers),
     ((_top("modules"), _PRIMUS), read_primus),
-    ((_PADDLE, re.compile(r"[\"']model_name_or_path[\"']\s*:")), read_paddle),
+    ((_PADDLE, re.compile(r"[\"'](?:actor_)?model_name_or_path[\"']\s*:")), read_paddle),
+    ((_PADDLE_YAML, _top("model_name_or_path"), _top("output_dir", "do_train")), read_paddle),
     ((_top("trainer"), _top("model"), _NEMO), read_nemo),
     ((_top("actor"), _top("critic"), _NEMO), read_nemo),
     ((_top("training"), re.compile(r"^ +trainer\s*:", re.MULTILINE), _NEMO), read_nemo),

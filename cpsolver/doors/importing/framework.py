@@ -20,6 +20,9 @@ _OLD = ("DDP-impl",)
 """Arguments of Megatron up to 2.6, and so of AscendSpeed: on an Ascend script they tell."""
 _LOONGFORGE = ("custom-pipeline-layers", "custom-virtual-pipeline-layers", "custom-pipeline-recompute-layers")
 
+_GAUDI = ("habana", "pt_hpu")
+"""What scripts for Intel's Gaudi have, whose Megatron-LM has some of MindSpeed's names."""
+
 
 @dataclass(frozen=True)
 class FrameworkGuess:
@@ -51,7 +54,8 @@ def guess_framework(arguments: Arguments, launch: tuple[str, ...], text: str, pr
     by_deepspeed = "deepspeed" in given or any(word.rsplit("/", 1)[-1] == "deepspeed" for word in launch)
     if by_deepspeed and not (ascendspeed or npu_word):  # forks on other chips have some of MindSpeed's names
         return FrameworkGuess("megatron-deepspeed", "deepspeed", later("DeepSpeed starts it, or --deepspeed"))
-    if ascendspeed or telltale or npu_word:
+    gaudi = not npu_word and any(word in lowered for word in _GAUDI)
+    if not gaudi and (ascendspeed or telltale or npu_word):
         flag = ascendspeed or telltale
         seen = {"flag": flag, "word": npu_word, "precision": precision}
         if ascendspeed or precision == "fp16":

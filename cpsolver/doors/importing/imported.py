@@ -30,7 +30,9 @@ from cpsolver.doors.importing.reading import Reading
 from cpsolver.doors.importing.recomputation import recomputed_functions, swapped_results, zero_memory
 from cpsolver.doors.importing.scope import OutOfScopeError, out_of_scope
 from cpsolver.doors.importing.shell import Script, read_script
+from cpsolver.doors.importing.started import started_script
 from cpsolver.doors.importing.swift_command import read_swift
+from cpsolver.doors.importing.torchtitan_registry import is_registry, read_registry
 from cpsolver.doors.importing.training import adapter_fields, training_fields
 from cpsolver.doors.importing.variables import MARKS, ShellVariables
 from cpsolver.inputs.document import load_yaml, read_source
@@ -119,6 +121,8 @@ def _read(name: str, text: str, options: ImportOptions) -> Imported:
         return _recipe(name, text, options)
     if is_nemo_recipe(text):
         return _file(name, text, options, read_nemo_recipe(name, text, options.arguments or ()))
+    if is_registry(text):
+        return _file(name, text, options, read_registry(name, text, options.arguments or ()))
     if (reader := recognised(text, options.arguments or (), options.given)) is not None:
         return _file(name, text, options, reader(name, _with_given(text, options.given)))
     if text.lstrip().startswith("{"):
@@ -185,15 +189,32 @@ class _Training:
     after: Callable[[], list[str]] = list
 
 
-def _script(name: str, text: str, options: ImportOptions) -> Imported:
-    script = read_script(text, name, dict(options.given), options.arguments, options.gpus_per_node)
+def _script(
+    name: str,
+    text: str,
+    options: ImportOptions,
+    environment: Mapping[str, str] | None = None,
+    before: tuple[Path, ...] = (),
+    notes: tuple[str, ...] = (),
+) -> Imported:
+    """A script; one that trains nothing itself is read as the script that it starts. `before`: those that led here."""
+    script = read_script(text, name, dict(options.given), options.arguments, options.gpus_per_node, environment)
+    script.warnings[:0] = notes
     if (configured := nemo_file(script, name)) is not None:
         reading = read_nemo(str(configured[0]), load_yaml(configured[0]).data, configured[1], options.given)
         reading = replace(reading, notes=(*script.warnings, *reading.notes, *_defaults(script)))
         return _file(name, text, options, reading)
     named = [] if options.chip else [chip for chip in [asked_of_slurm(text)] if chip]
     options = replace(options, chip=named[0]) if named else options
-    training = find_training(script, name)
+    try:
+        training = find_training(script, name)
+    except InputError as error:
+        other = None if isinstance(error, OutOfScopeError) else started_script(script, name, before)
+        if other is None:
+            raise
+        options = replace(options, arguments=other.arguments)
+        led = (*before, Path(name).absolute())
+        return _script(str(other.path), other.text, options, other.environment, led, (*notes, *other.notes))
     for variable, value in training.settings.items():
         script.variables.set(variable, value)
     if training.of_swift:

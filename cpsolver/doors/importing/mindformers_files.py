@@ -1,8 +1,10 @@
-"""MindFormers' YAML of a LLaMA-like model as the arguments of Megatron-LM that mean the same.
+"""MindFormers' YAML of a LLaMA-like model, or for its core, as the arguments of Megatron-LM that mean the same.
 
 Read in mindspore-lab/mindformers 009029eb: configs/llama2, mindformers/models/llama (the feed-forward's width),
 mindformers/trainer/base_trainer.py (sequences of a step), docs on `offset` and on recomputation by stage. Of models
 with LLaMA's configuration and layers of their own: Tele-AI/TeleChat2 cd9287f (research/baichuan, research/baichuan2).
+What is shared out, sliced or swapped: mindspore-ai/mindformers 167a50de, mindformers/trainer/training_args.py,
+core/optim/adamw.py, modules/transformer/transformer.py (recompute_slice_activation).
 """
 
 from __future__ import annotations
@@ -10,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cpsolver.doors.importing.catalogue_match import size_arguments
 from cpsolver.doors.importing.command import TrainingDevices
 from cpsolver.doors.importing.framework import FrameworkGuess
+from cpsolver.doors.importing.mindformers_models import core_model, is_core
 from cpsolver.doors.importing.reading import Fields, Reading, as_tokens
 from cpsolver.doors.importing.scope import OutOfScopeError
 from cpsolver.inputs.errors import InputError, Trouble
@@ -22,6 +26,11 @@ _EXCHANGES = {"colossalai_cp": "allgather", "ulysses_cp": "a2a"}
 _HALF = ("bfloat16", "float16")
 _PRECISIONS = {"bfloat16": "bf16", "float16": "fp16"}
 _WHOLE = ("--recompute-granularity", "full", "--recompute-method")
+_OPTIMIZERS = {"muon": "muon", "adam": "adam"}
+"""By the parts of their names; PmaAdamW averages weights besides."""
+_UNEVEN = later("offset of several chunks: chunks of different lengths")
+_SCHEDULERS = ("1f1b", "seqpipe", "seqvpp")
+"""Those that run 1F1B, interleaved or not, where sequences are whole."""
 _POSITIONS = dict.fromkeys(("LlamaForCausalLM", "ParallelLlamaForCausalLM", "Baichuan7BV2ForCausalLM"), "rope")
 _POSITIONS |= dict.fromkeys(("Baichuan13BForCausalLM", "Baichuan13BV2ForCausalLM"), "alibi")
 """Positions by the class of the model, of those whose layers are LLaMA's else."""
@@ -35,50 +44,114 @@ def read_mindformers(name: str, data: dict[str, Any]) -> Reading:
     mode = data.get("run_mode", "train")
     if mode not in ("train", "finetune"):
         raise OutOfScopeError(Trouble("run_mode", "is no training", mode, "train, finetune", file=name))
-    model = _part(name, data, "model", "model_config")
+    config = _part(name, data, "model", "model_config")
     parallel = _part(name, data, "parallel_config")
+    core = is_core(data, config)
     more = {key: value for part in ("runner_config", "parallel") for key, value in _section(data, part).items()}
     own = {"micro_batch_interleave_num": data.get("micro_batch_interleave_num"),
            "arch": _section(_section(data, "model"), "arch").get("type")}  # fmt: skip
-    fields = Fields({**more, **parallel, **model, **own}, name, "mindformers")
+    fields = Fields({**more, **parallel, **config, **own}, name, "mindformers_core" if core else "mindformers")
     fields.refuse()
-    if (experts := _section(data, "moe_config").get("expert_num", 1)) != 1:
-        fields.trouble("moe_config.expert_num", "experts of MindFormers are not read", experts, "1")
-    fields.choice("type", _TYPES, "LlamaConfig")
-    half = model.get("param_init_type", "float16") in _HALF
+    model, tokens = _core(fields, data) if core else ({}, _llama(fields, data))
+    half = (fields.text("params_dtype", "float32") if core else config.get("param_init_type", "float16")) in _HALF
     degrees = {key: fields.number(key, 1) or 1 for key in ("data_parallel", "model_parallel", "pipeline_stage")}
     cp = fields.number("context_parallel", 1) or 1
     world = degrees["data_parallel"] * degrees["model_parallel"] * degrees["pipeline_stage"] * cp
-    splits, refusals = _split(fields, degrees["pipeline_stage"])
+    layers = model.get("layers", 0) if core else fields.number("num_layers") or 0
+    splits, refusals = _split(fields, degrees["pipeline_stage"], layers)
     recomputed, more_refusals = _recomputation(_section(data, "recompute_config"), degrees["pipeline_stage"])
     tokens = (
-        *_FIXED,
-        *as_tokens("position-embedding-type", fields.choice("arch", _POSITIONS, "LlamaForCausalLM")),
+        *tokens,
         *fields.mapped(),
-        *_model(fields),
         *_context(fields, cp),
         *_batch(fields, degrees),
         *splits,
         *recomputed,
+        *_sliced(fields, _section(data, "recompute_config"), degrees["model_parallel"]),
+        *_optimizer(fields, _section(data, "optimizer"), degrees["data_parallel"]),
     )
-    if model.get("pet_config"):
-        refusals += (say("pet_config: adapters of MindFormers are not read"),)
-    if (fields.number("seq_split_num", 1) or 1) > 1:
-        refusals += (say("seq_split_num: sequences in pieces along the pipeline, which no plan says"),)
-    if _section(data, "swap_config").get("swap"):
-        refusals += (say("swap_config: what is swapped to the host is not read"),)
     fields.close()
     stack = "mindformers-half" if half else "mindformers"
-    guess = FrameworkGuess(stack, None, later("a configuration of MindFormers"))
-    launched = TrainingDevices(world, None)
     return Reading(
         later("configuration of MindFormers"),
         tokens,
-        guess,
-        launched,
-        refusals=refusals + more_refusals,
+        FrameworkGuess(stack, None, later("a configuration of MindFormers")),
+        TrainingDevices(world, None),
+        model=model,
+        refusals=(*refusals, *more_refusals, *_no_words(fields, data)),
         unread=fields.unread(),
     )
+
+
+def _llama(fields: Fields, data: Mapping[str, Any]) -> tuple[str, ...]:
+    """A model with LLaMA's layers, by its own names."""
+    if (experts := _section(data, "moe_config").get("expert_num", 1)) != 1:
+        fields.trouble("moe_config.expert_num", "experts of MindFormers are not read", experts, "1")
+    fields.choice("type", _TYPES, "LlamaConfig")
+    positions = fields.choice("arch", _POSITIONS, "LlamaForCausalLM")
+    return (*_FIXED, *as_tokens("position-embedding-type", positions), *_model(fields))
+
+
+def _core(fields: Fields, data: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The architecture of a model of the core, and what its arguments say of sizes, sequences and precision."""
+    model = core_model(fields, data)
+    tokens = [token for argument, value in size_arguments(model).items() for token in as_tokens(argument, value)]
+    length = fields.number("seq_length") or _found(_section(data, "train_dataset"), "seq_length") or 4096
+    tokens += [*as_tokens("seq-length", length), "--attention-dropout", "0", "--hidden-dropout", "0"]
+    tokens += ["--use-flash-attn"] if fields.flag("use_flash_attention", True) else []
+    fields.has("untie_embeddings_and_output_weights")
+    tokens += as_tokens("moe-expert-capacity-factor", fields.data.get("moe_expert_capacity_factor"))
+    tokens.append(f"--{fields.choice('compute_dtype', _PRECISIONS, 'bfloat16')}")
+    if "moe" in model:  # training_graph/transformer/moe/ffn.py: over all ranks of tp and dp, each expert whole
+        tokens += as_tokens("expert-tensor-parallel-size", fields.number("expert_model_parallel", 1))
+    return model, (*tokens, "--transformer-impl", "local")
+
+
+def _found(section: Mapping[str, Any], name: str) -> int | None:
+    """The first whole number of a name in settings within settings."""
+    for key, value in section.items():
+        if key == name and isinstance(value, int):
+            return value
+        parts = value if isinstance(value, list) else [value]
+        for part in parts:
+            if isinstance(part, dict) and (found := _found(part, name)) is not None:
+                return found
+    return None
+
+
+def _sliced(fields: Fields, config: Mapping[str, Any], tp: int) -> tuple[str, ...]:
+    """What is kept for recomputation is shared out over the ranks of tp, as it is beside sequence parallelism."""
+    asked = config.get("recompute_slice_activation") is True and config.get("recompute") not in (False, None)
+    return ("--distribute-saved-activations",) * (asked and tp > 1 and not fields.data.get("use_seq_parallel"))
+
+
+def _optimizer(fields: Fields, optimizer: Mapping[str, Any], replicas: int) -> Iterator[str]:
+    """Which optimizer, whether its states wait on the host, and over how many replicas they are shared out."""
+    kind = str(optimizer.get("type", "AdamW")).lower()
+    known = next((name for part, name in _OPTIMIZERS.items() if part in kind), None)
+    if known is None or "pma" in kind:
+        fields.trouble("optimizer.type", "is not planned for", optimizer.get("type"), ", ".join(_OPTIMIZERS))
+    yield from as_tokens("optimizer", known)
+    if optimizer.get("swap") is True:
+        yield "--swap-optimizer"
+    sizes = fields.section("parallel_optimizer_config")
+    shards = fields.data.get("optimizer_weight_shard_size", sizes.get("optimizer_weight_shard_size", -1))
+    grouped = isinstance(shards, int) and 0 < shards < replicas and not replicas % shards
+    if grouped and fields.data.get("enable_parallel_optimizer"):
+        yield from as_tokens("num-distributed-optimizer-instances", replicas // shards)
+
+
+def _no_words(fields: Fields, data: Mapping[str, Any]) -> Iterator[str]:
+    """Why no plan says what runs."""
+    if fields.data.get("pet_config"):
+        yield say("pet_config: adapters of MindFormers are not read")
+    if (fields.number("seq_split_num", 1) or 1) > 1:
+        yield say("seq_split_num: sequences in pieces along the pipeline, which no plan says")
+    if _section(data, "swap_config").get("swap"):
+        yield say("swap_config: what is swapped to the host is not read")
+    scheduler = fields.section("pipeline_config").get("pipeline_scheduler", "1f1b")
+    if scheduler not in _SCHEDULERS and (fields.number("pipeline_stage", 1) or 1) > 1:
+        yield say("pipeline_config.pipeline_scheduler {scheduler}: no plan has its order", scheduler=scheduler)
 
 
 def _section(data: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -136,20 +209,34 @@ def _batch(fields: Fields, degrees: Mapping[str, int]) -> Iterator[str]:
     yield from as_tokens("global-batch-size", mbs * degrees["data_parallel"] * count)
 
 
-def _split(fields: Fields, pp: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _split(fields: Fields, pp: int, layers: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Layers by stage, from `offset` to the even share, and why no plan says them."""
     chunks, offset = fields.number("pp_interleave_num", 1) or 1, fields.data.get("offset", 0)
     tokens = as_tokens("num-virtual-stages-per-pipeline-rank", chunks) if chunks > 1 else ()
-    layers = fields.number("num_layers") or 0
     if not isinstance(offset, list) or not any(offset):
         return tokens, ()
     whole = all(isinstance(one, int) and not isinstance(one, bool) for one in offset)
     if chunks > 1 or not whole:
-        return tokens, (say("offset of several chunks: chunks of different lengths"),)
+        return _chunks(offset, pp, layers // (pp * chunks)), (say(_UNEVEN),)
     if len(offset) != pp:
         fields.trouble("offset", say("has {offset} numbers for {pp} stages", offset=len(offset), pp=pp))
         return tokens, ()
     return (*tokens, *as_tokens("num-layer-list", ",".join(str(layers // pp + one) for one in offset))), ()
+
+
+def _by_chunk(numbers: Any, pp: int) -> bool:
+    """Whether a list has a whole number for each stage of each chunk."""
+    chunks = numbers if isinstance(numbers, list) else []
+    whole = all(isinstance(chunk, list) and len(chunk) == pp for chunk in chunks)
+    return bool(chunks) and whole and all(type(one) is int for chunk in chunks for one in chunk)
+
+
+def _chunks(offset: list[Any], pp: int, each: int) -> tuple[str, ...]:
+    """Layers by stage, of all its chunks together: the sequences of a step are right, where no plan is."""
+    if not _by_chunk(offset, pp):
+        return ()
+    stages = [sum(each + one for one in of_stage) for of_stage in zip(*offset, strict=True)]
+    return as_tokens("num-layer-list", ",".join(map(str, stages)))
 
 
 def _recomputation(config: Mapping[str, Any], pp: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -162,6 +249,11 @@ def _recomputation(config: Mapping[str, Any], pp: int) -> tuple[tuple[str, ...],
         )
     if whole is True:
         return (*_WHOLE, "uniform", "--recompute-num-layers", "1"), refusals
+    if _by_chunk(whole, pp):
+        number = whole[0][0]
+        if all(one == number for chunk in whole for one in chunk):
+            return (*_WHOLE, "block", *as_tokens("recompute-num-layers", number)) if number else (), refusals
+        return (), (*refusals, say("recompute_config.recompute: unequal numbers of layers in a stage's chunks"))
     if isinstance(whole, list) and any(whole):
         if len(whole) != pp or not all(isinstance(one, int) for one in whole):
             return (), (*refusals, say("recompute_config.recompute: not one number of layers for each stage"))

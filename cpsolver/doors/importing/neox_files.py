@@ -1,9 +1,11 @@
 """GPT-NeoX's YAML (and DeepSpeed's fields in it) as the arguments of Megatron-LM that mean the same.
 
 Read in gpt-neox ea7aefd: megatron/neox_arguments (names and defaults), megatron/model/transformer.py (ParallelMLP: what
-becomes of intermediate_size), megatron/model/activations.py (which activations have a gate). In version 2 `fp16` has
-a type too (at-aaims/forge 82edb69: train/megatron/neox_arguments/arguments.py). Stability AI's fork, not public,
-names gates and shared heads: Stability-AI/StableLM 93eea08 (configs), and the widths of the models that it published.
+becomes of intermediate_size), megatron/model/transformer_engine.py (TELayerNormMLP: nothing does; 8 bits are those of
+te_fp8_mha alone), megatron/model/activations.py (which activations have a gate). In version 2 `fp16` has a type too
+(at-aaims/forge 82edb69: train/megatron/neox_arguments/arguments.py). Stability AI's fork, not public, names gates and
+shared heads: Stability-AI/StableLM 93eea08 (configs), and the widths of the models that it published. Geodesic's takes
+a width that is given as it stands: MeridianResearch/geodesic-gpt-neox c43cf19 (ParallelMLP).
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from typing import Any
 from cpsolver.doors.importing.command import TrainingDevices
 from cpsolver.doors.importing.framework import FrameworkGuess
 from cpsolver.doors.importing.reading import Fields, Reading, as_tokens
-from cpsolver.inputs.language import later
+from cpsolver.inputs.language import later, say
+from models_zoo import list_architectures
 
 _FRAMEWORK = FrameworkGuess("megatron-deepspeed", "deepspeed", later("a configuration of GPT-NeoX"))
 _ACTIVATIONS = {"gelu": "gelu", "geglu": "geglu", "swiglu": "swiglu", "relu": "relu", "silu": "silu"}
@@ -21,7 +24,9 @@ _NORMS = {"layernorm": "layernorm", "te_layernorm": "layernorm", "rmsnorm": "rms
 _POSITIONS = {"learned": "learned", "rotary": "rope", "alibi": "alibi", "sinusoidal": "none", "none": "none"}
 _OPTIMIZERS = {"adam": "adam", "adamw": "adam", "cpu_adam": "adam", "lion": "lion"}
 _GATED = {"gelu": "geglu", "silu": "swiglu"}
-_GATES = {"gated": True, "regular": False}
+_GATES = {"gated": True, "regular": False, "llama": True}
+_LLAMA = 256
+"""What the width of LLaMA's block is a multiple of, in GPT-NeoX of 2023 (Vmjkom/gpt-neox 369a436: LLaMAParallelMLP)."""
 _HEADS = ("multihead", "groupedquery", "multiquery")
 _ATTENTION = {"global": False, "flash": True}
 """Kinds of attention_config, and whether they are a flash kernel."""
@@ -34,8 +39,8 @@ def read_neox(name: str, data: dict[str, Any]) -> Reading:
     layers = fields.number("num_layers")
     model = _model(fields)
     tokens = [*fields.mapped(), *_batch(fields), *_states(fields), *_attention(fields, layers or 0)]
-    if width := _width(fields, bool(model["gated_mlp"])):
-        tokens += as_tokens("ffn-hidden-size", width)
+    width, notes = _width(fields, bool(model["gated_mlp"]))
+    tokens += as_tokens("ffn-hidden-size", width)
     fields.choice("attention_head_type", dict.fromkeys(_HEADS), _HEADS[0])
     groups = fields.number("num_kv_heads", 1 if fields.data.get("attention_head_type") == "multiquery" else None)
     if groups is not None:
@@ -49,7 +54,8 @@ def read_neox(name: str, data: dict[str, Any]) -> Reading:
     hint = fields.text("tokenizer_type") or ""
     fields.close()
     kind = later("configuration of GPT-NeoX")
-    return Reading(kind, tuple(tokens), _FRAMEWORK, launched, model=model, unread=fields.unread(), hint=hint)
+    unread = fields.unread()
+    return Reading(kind, tuple(tokens), _FRAMEWORK, launched, model=model, notes=notes, unread=unread, hint=hint)
 
 
 def _model(fields: Fields) -> dict[str, Any]:
@@ -65,22 +71,50 @@ def _model(fields: Fields) -> dict[str, Any]:
         "tied_embeddings": not fields.flag("no_weight_tying"),
         "bias_qkv": attention,
         "bias_attention_out": attention,
-        "bias_mlp": feed_forward,
+        "bias_mlp": feed_forward and fields.data.get("mlp_type") != "llama",
     }
 
 
-def _width(fields: Fields, gated: bool) -> int | None:
-    """The feed-forward width as ParallelMLP has it: with a gate a third of what is given, in whole multiples."""
+def _width(fields: Fields, gated: bool) -> tuple[int | None, tuple[str, ...]]:
+    """The feed-forward width as the framework has it, and a note where its forks read a width that is given otherwise.
+
+    ParallelMLP has with a gate a third of what is given, in whole multiples; Transformer Engine's has all of it.
+    """
     hidden, multiple = fields.number("hidden_size"), fields.number("mlp_multiple_of", 1) or 1
     if hidden is None:
-        return None
-    width = fields.number("intermediate_size")
-    if width is None:
-        width = int(fields.real("expansion_factor", 4.0) * hidden)
+        return None, ()
+    given = fields.number("intermediate_size")
+    width = given if given is not None else int(fields.real("expansion_factor", 4.0) * hidden)
+    if fields.flag("te_layernorm_mlp"):
+        return width, ()
+    if fields.data.get("mlp_type") == "llama":
+        return given if given is not None else _LLAMA * -(-int(2 * hidden * 4 / 3) // _LLAMA), ()
     inner = int(width * 2 / 3) // 2 if gated else width
     if fields.data.get("mlp_type") == "gated":  # StableLM 2 12B: 13824 of a width of 5120, in multiples of 256
-        inner = width if fields.has("intermediate_size") else int(width * 2 / 3)
-    return multiple * -(-inner // multiple)
+        inner = width if given is not None else int(width * 2 / 3)
+    elif gated and given is not None:
+        if (given % 3 and multiple == 1) or _is_whole(fields, given):
+            told = later(
+                "intermediate_size {given}: taken as the width, as forks do; GPT-NeoX would take a third of it"
+            )
+            return given, (say(told, given=given),)
+        told = later(
+            "intermediate_size {given}: with a gate GPT-NeoX takes a third of it, {inner}; forks take it whole"
+        )
+        return multiple * -(-inner // multiple), (say(told, given=given, inner=inner),)
+    return multiple * -(-inner // multiple), ()
+
+
+def _is_whole(fields: Fields, width: int) -> bool:
+    """Whether a model of the catalogue has this width beside the same layers and heads."""
+    names = ("num_layers", "hidden_size", "num_attention_heads")
+    sizes = tuple(fields.number(name) for name in names)
+    groups = fields.number("num_kv_heads", sizes[2])
+    shape = (*sizes, groups, width)
+    return any(
+        (each.layers, each.hidden, each.heads, each.kv_heads or each.heads, each.ffn) == shape
+        for each in list_architectures()
+    )
 
 
 def _batch(fields: Fields) -> list[str]:
@@ -128,6 +162,9 @@ def _states(fields: Fields) -> list[str]:
 
 def _attention(fields: Fields, layers: int) -> list[str]:
     """--use-flash-attn where all layers attend so; kinds that no architecture here says are troubles."""
+    if fields.flag("te_mha"):  # Transformer Engine's attention, which asks for no kind
+        fields.has("attention_config")
+        return ["--use-flash-attn"]
     if not fields.has("attention_config"):
         return []
     kinds = _kinds(fields.data["attention_config"], layers)

@@ -155,7 +155,8 @@ def _flash(arguments: Arguments) -> bool:
     ]  # and -v1, -v2, -triton of DeepSpeed
     for name in flash:
         arguments.note_read(name)
-    if flash or (arguments.number("context-parallel-size", 1) or 1) > 1:
+    fused = _fused_kernel(arguments)
+    if flash or fused or (arguments.number("context-parallel-size", 1) or 1) > 1:
         return True
     if backend in ("unfused", "local"):
         return False
@@ -165,6 +166,14 @@ def _flash(arguments: Arguments) -> bool:
     if "transformer-impl" not in arguments.given:
         legacy |= _BEFORE_CORE & arguments.given.keys()
     return backend in ("flash", "fused", "auto") or not (local or legacy)
+
+
+def _fused_kernel(arguments: Arguments) -> bool:
+    """Whether Gaudi's fused attention is on, by a number (lkk12014402/Pai-Megatron-Patch 72fa91b)."""
+    names = [name for name in ("use-fused-sdpa", "use-fused-sdpa-with-recompute") if name in arguments.given]
+    for name in names:
+        arguments.note_read(name)
+    return any((arguments.given[name] or ("1",))[0].lower() not in ("0", "false") for name in names)
 
 
 def _sent_away(arguments: Arguments) -> list[str]:

@@ -54,11 +54,12 @@ class _Return(Exception):
 class Recipes:
     """Modules of a package, read where they are asked for. `root`: the folder that the package stands in.
 
-    gives_its_argument: functions that are not followed, and taken to give their first argument.
+    gives_its_argument: functions that are not followed, and taken to give their first argument; kept: to give an
+    object of their own with their arguments.
     """
 
-    def __init__(self, root: Path | None, gives_its_argument: Collection[str] = ()) -> None:
-        self.gives_its_argument = gives_its_argument
+    def __init__(self, root: Path | None, gives_its_argument: Collection[str] = (), kept: Collection[str] = ()) -> None:
+        self.gives_its_argument, self.kept = gives_its_argument, kept
         self._root, self._modules, self._depth, self._followed = root, dict[Path, Module](), 0, 0
 
     def read(self, path: Path, text: str | None = None) -> Module:
@@ -432,6 +433,8 @@ class _Steps:
         found = self._recipes.found(self._module, name)
         if name in self._recipes.gives_its_argument and given:
             return given[0]
+        if name in self._recipes.kept:
+            return Configured(name, {**({"": given[0]} if given else {}), **named})
         if found is not None and found[1] in found[0].functions:
             return self._recipes.function(found[0], found[0].functions[found[1]], given, named)
         if name in self._module.imported:
@@ -447,7 +450,8 @@ class _Steps:
             return from_library(name, given, named)
         if isinstance(owner, Configured):  # of a class: what its methods make has what they are given
             first = {"": given[0]} if given and isinstance(given[0], str) else {}
-            return Configured(name, {**owner.fields, **first, **named})
+            kind = owner.kind if name == "Config" else name
+            return Configured(kind, {**owner.fields, **first, **named})
         if name == "update" and isinstance(owner, dict):
             owner |= named
         if name not in METHODS.get(type(owner), ()) or len(owner) > LONGEST:

@@ -12,7 +12,7 @@ from typing import Any, get_args
 from cpsolver.doors.importing.arguments import Arguments
 from cpsolver.doors.importing.split import LayerSplit
 from cpsolver.inputs.language import later, say
-from cpsolver.plans.strategy import BESIDE_FUNCTIONS, CORE, NAMED_MODULES, RecomputeKind, Strategy
+from cpsolver.plans.strategy import BESIDE_FUNCTIONS, CORE, NAMED_MODULES, OPERATORS, RecomputeKind, Strategy
 from cpsolver.profiles.switches import ZeroMemory
 
 _OTHERS = later("layers where they are not")
@@ -166,7 +166,7 @@ def _full(arguments: Arguments, method: str | None, number: int | None, pp: int,
 
 
 def _selective(arguments: Arguments, modules: tuple[str, ...]) -> Recomputation:
-    unknown = tuple(name for name in modules if name not in NAMED_MODULES)
+    unknown = tuple(name for name in modules if name not in NAMED_MODULES and modules != OPERATORS)
     refusals = tuple(
         say(
             "recompute module {name} is not known here: {named_modules}",

@@ -87,7 +87,7 @@ def notes_beside(arguments: Arguments) -> list[str]:
             what=say(what),
         )
         for names, what in shown
-        if not any(_is_off(arguments, name.split()[0]) for name in names)
+        if not any(" " not in name and _is_off(arguments, name) for name in names)
     ]
 
 

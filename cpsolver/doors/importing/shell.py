@@ -7,7 +7,7 @@ on, what they add is left out with a warning, and the commands in them are not c
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from cpsolver.doors.importing.arguments import table
@@ -69,18 +69,19 @@ def read_script(
     given: dict[str, str],
     arguments: Sequence[str] | None = None,
     gpus_per_node: int | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Script:
     """Read a script. `given` are values of variables that the user fixed: what the script sets them to does not count.
 
     `arguments`: the words that the script is started with; None: not known. `gpus_per_node`: what the user says that a
-    node has; None: as the script asks its scheduler for. Raises InputError for text that is no shell
-    script (quotes or constructs that never close), and for scripts that never end.
+    node has; None: as the script asks its scheduler for. `environment`: what the script that starts it exports. Raises
+    InputError for text that is no shell script (quotes or constructs that never close), and for scripts that never end.
     """
     positional = None if arguments is None else list(arguments)
     variables = ShellVariables(dict(given), positional=positional, script=file)
     if file is not None:
         variables.arrays["BASH_SOURCE"] = [file]
-    scheduled = batch_values(text)
+    scheduled = {**(environment or {}), **batch_values(text)}
     if gpus_per_node is not None:
         scheduled |= dict.fromkeys(_GPUS, str(gpus_per_node))
     for name, value in scheduled.items():

@@ -238,6 +238,8 @@ class SimpleCommands:
             name = head.group(1) if head else word.plain
             if not name or not name.isidentifier():
                 continue
+            if kind == "export" or "x" in options:
+                self.variables.exported.add(name)
             if self.frames and kind in ("local", "declare", "typeset") and "g" not in options:
                 self._keep(name)
                 if head is None:

@@ -14,14 +14,13 @@ from math import prod
 from typing import Any
 
 from cpsolver.doors.export.torchtitan import KNOWN
-from cpsolver.doors.importing.catalogue_match import size_arguments
+from cpsolver.doors.importing.catalogue_match import said_fields, size_arguments
 from cpsolver.doors.importing.command import TrainingDevices
 from cpsolver.doors.importing.framework import FrameworkGuess
 from cpsolver.doors.importing.reading import NO_DEVICES, Fields, Reading, as_tokens, table
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.inputs.language import later, say
 from models_zoo import load_architecture
-from models_zoo.schema import DESCRIPTIVE_FIELDS
 
 _FRAMEWORK = FrameworkGuess("torchtitan-2025", "torchtitan", later("a configuration of torchtitan"))
 _FLAVORS = {(model, flavor.lower()): name for name, (model, _, flavor) in KNOWN.items()}
@@ -71,7 +70,8 @@ def read_torchtitan(name: str, data: dict[str, Any]) -> Reading:
     tokens = [token for argument, value in size_arguments(model).items() for token in as_tokens(argument, value)]
     tokens += [*fields.mapped(), *_batch(fields, older), *_shards(fields), *layers, "--bf16", "--use-flash-attn"]
     tokens += ["--attention-dropout", "0", "--hidden-dropout", "0"]
-    tokens += ["--sequence-parallel"] if (fields.number("parallelism.tensor_parallel_degree", 1) or 1) > 1 else []
+    split = (fields.number("parallelism.tensor_parallel_degree", 1) or 1) > 1
+    tokens += ["--sequence-parallel"] if fields.flag("parallelism.enable_sequence_parallel", True) and split else []
     for field, (default, choices) in _USUAL.items():
         fields.choice(field, dict.fromkeys(choices), default)
     recomputed = fields.text("activation_checkpoint.mode", "selective")
@@ -118,8 +118,10 @@ def _model(fields: Fields) -> dict[str, Any]:
         known = ", ".join(f"{model} {size}" for model, _, size in KNOWN.values())
         fields.trouble("model.flavor", "is not one of the models that are known here", f"{family} {flavor}", known)
         return {}
-    excluded = set(DESCRIPTIVE_FIELDS) - {"max_positions"} | {"name"}
-    return load_architecture(name).model_dump(exclude_none=True, exclude=excluded)
+    return {
+        **said_fields(load_architecture(name)),
+        "mtp_layers": 0,
+    }  # 0.2.2, models/deepseek_v3: it has no multi-token prediction
 
 
 def _batch(fields: Fields, older: bool) -> Iterator[str]:

@@ -30,6 +30,8 @@ _ON_HOST = ("deepspeed", "deepspeed-activation-checkpointing", "checkpoint-in-cp
 """What has inputs of recomputed layers wait on the host: the same file."""
 _LORA_RANK = 16
 """Of --lora-r, which MindSpeed-LLM c77308a1 has as its default (features_manager/finetune/lora.py)."""
+_SELECTED = ("fused_adamw", "fused_torch_adamw", "adamw")
+"""MindSpeed's --optimizer-selection where it is Adam as usual (028de58, docs/zh/features)."""
 _ADAM = ("adam", "adamw", "fusedadamw")
 """Names of Adam; the last two are of HabanaAI's Megatron-DeepSpeed (891d6db)."""
 
@@ -162,8 +164,13 @@ def _optimizer(arguments: Arguments, precision: str) -> dict[str, Any]:
         arguments.trouble("--optimizer", "is not planned for", name, "adam, lion, cadam, muon, soap")
     if fields.get("optimizer") == "muon":
         fields["muon_tp_mode"] = _muon(arguments)
-    if arguments.text("optimizer-selection") in ("fused_ema_adamw", "ema_adamw"):
+    selected = arguments.text("optimizer-selection", _SELECTED[0])
+    if selected in ("fused_ema_adamw", "ema_adamw"):
         fields["optimizer"] = "ema_adamw"
+    elif selected not in _SELECTED:  # forks put others in the place of Adam, with states of their own
+        arguments.trouble(
+            "--optimizer-selection", "is not planned for", selected, ", ".join((*_SELECTED, "fused_ema_adamw"))
+        )
     if arguments.has("o2-optimizer"):
         fields["optimizer"] = "o2_adamw"
     if arguments.has("quant-states"):

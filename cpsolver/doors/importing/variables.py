@@ -72,6 +72,8 @@ class ShellVariables:
     absent: dict[str, int] = field(default_factory=dict)
     faults: dict[int, str] = field(default_factory=dict)
     """Lines with arithmetic that is not followed, or that bash refuses."""
+    exported: set[str] = field(default_factory=set)
+    """Names that the programs which the script starts have too."""
     tables: set[str] = field(default_factory=set)
     """Names of associative arrays, which are not followed."""
     substitute: Callable[[str, int], str | None] | None = None
@@ -371,6 +373,8 @@ class ShellVariables:
         """`-`, `=`, `+` and `?`; with a colon an empty value counts as none. Quotes in the operand hold."""
         empty = values is None or (operator[0] == ":" and values in ("", []))
         kind = operator[-1]
+        if kind == "+" and isinstance(values, str) and values and not _MARK.sub("", values):
+            return values  # it may be empty, and what stands for it left out
         if empty == (kind == "+"):
             return "" if values is None or kind == "+" else values
         if kind == "?":

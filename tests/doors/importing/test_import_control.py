@@ -69,7 +69,7 @@ FIXED = {
     "status": "true && show a\nfalse || show b\ntrue\nif [ $? -eq 0 ]; then show c; fi",
     "chains": "[ 1 = 1 ] && [ 2 = 3 ] || true && show y",
     "negated function": "g() { [ $1 = a ]; }\nif ! g b; then show no; fi\nif g a; then show yes; fi",
-    "redirected in a function": 'f() { echo out; echo err >&2; }\nA=$(f 2>/dev/null)\nshow "${A:+some}"',
+    "redirected in a function": 'f() { echo out; echo err >&2; }\nA=x$(f 2>/dev/null)\nshow "${A:+some}"',
     "keys": 'A=(x y z)\nfor i in "${!A[@]}"; do show $i ${A[$i]}; done',
 }
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cpsolver.doors.importing.imported import Imported, ImportOptions, import_source
+from cpsolver.doors.importing.scope import OutOfScopeError
 from cpsolver.inputs.errors import InputError
 from cpsolver.problem.resolve import resolve
 from cpsolver.rules import violations
@@ -393,3 +394,28 @@ def test_names_of_forks_for_degrees(arguments: str, values: dict[str, Any]) -> N
 
 def test_a_norm_by_a_flag_of_its_own() -> None:
     assert imported(torchrun(f"{PLAIN} {STEPS} --RMSNorm")).model.norm == "rmsnorm"
+
+
+@pytest.mark.parametrize(("on", "flash"), [("1", True), ("0", False)])
+def test_gaudi_has_some_of_mindspeeds_names_and_a_kernel_of_its_own(on: str, flash: bool) -> None:
+    """sft_scripts_qwen3/examples/llama/pretrain_llama.sh of lkk12014402/Pai-Megatron-Patch 72fa91b."""
+    kernel = f" --use-fused-rmsnorm --use-fused-sdpa {on} --use-fused-sdpa-with-recompute 0 --transformer-impl local"
+    found = imported("export PT_HPU_LAZY_MODE=0\n" + torchrun(LLAMA + STEP + kernel))
+    assert found.framework is not None
+    assert found.framework.stack == "megatron-core-plain"
+    assert found.strategy is not None
+    assert found.strategy.flash_attention == flash
+    assert found.unknown == ()
+
+
+def test_names_that_size_something_are_told() -> None:
+    """Embeddings for every layer, of a fork of MindSpeed-LLM (tx1103mark/MindSpeed-LLM-Experimental e75ad9c)."""
+    found = imported(torchrun(LLAMA + STEP + " --hidden-size-per-layer-input 256 --meki-dim 64 --mtp-steps 2"))
+    told = "--hidden-size-per-layer-input --meki-dim --mtp-steps: not known here, and may change the plan by the name"
+    assert [note for note in found.notes if note.startswith(told)]
+    lora = imported(
+        torchrun(LLAMA + STEP + " --lora-r 8 --lora-target-modules linear_qkv --lu-lora-final-layer-index 3")
+    )
+    assert [note for note in lora.notes if note.startswith("--lu-lora-final-layer-index is not in the plan")]
+    with pytest.raises(OutOfScopeError):
+        imported(torchrun(LLAMA + STEP).replace("pretrain_gpt.py", "compare_mg_hf_logits.py"))

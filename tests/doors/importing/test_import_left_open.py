@@ -6,7 +6,7 @@ import pytest
 
 from cpsolver.inputs.errors import InputError
 from tests.support.command import in_tmp, write  # noqa: F401
-from tests.support.scripts import LLAMA, STEP, imported, torchrun
+from tests.support.scripts import GPT, LLAMA, STEP, imported, torchrun
 
 SAVED = (
     "--num-layers 80 --hidden-size 8192 --ffn-hidden-size 28672 --num-attention-heads 64 --swiglu --normalization "
@@ -204,3 +204,15 @@ def test_what_no_plan_says_is_told(arguments: str, told: str) -> None:
     assert any(told in note for note in found.notes)
     name = arguments.split()[-1]
     assert name not in (*found.unused, *found.unknown)
+
+
+def test_what_stands_for_a_value_that_is_not_known_may_be_missing() -> None:
+    """Where a condition on the device decides, as in Transformer Engine's test of Megatron-LM."""
+    asked = "if [[ $(nvidia-smi --query-gpu=compute_cap) -ge 89 ]]; then\n  FP8=1\nfi\n"
+    found = imported(asked + torchrun(GPT + "${FP8:+--fp8-format hybrid}"))
+    assert found.spec["training"]["precision"] == "fp16"
+    assert [note for note in found.notes if "arguments may be missing: $FP8" in note]
+    given = imported(asked + torchrun(GPT + "${FP8:+--fp8-format hybrid}"), given={"FP8": "1"})
+    assert given.spec["training"]["precision"] == "fp8"
+    known = imported("FP8=x$(date)\n" + torchrun(GPT + "${FP8:+--fp8-format hybrid}"))
+    assert known.spec["training"]["precision"] == "fp8"

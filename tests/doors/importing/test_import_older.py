@@ -199,3 +199,19 @@ def test_a_field_whose_name_may_change_the_plan_is_told(tmp_path: Path) -> None:
 def test_a_field_of_no_section_is_named_and_a_section_holds_fields(tmp_path: Path) -> None:
     assert read(tmp_path, 'title = "x"\n' + TITAN, "a.toml").unused == ("title",)
     assert troubles(tmp_path, "optimizer = 3\n" + NEWER, "a.toml", num_gpus=8) == ["optimizer"]
+
+
+def test_torchtitans_selective_mode_by_operators_is_a_plan(tmp_path: Path) -> None:
+    """Another option, every so many layers, is none."""
+    text = NEWER.replace('mode = "none"', 'mode = "selective"\nselective_ac_option = "op"')
+    found = read(tmp_path, text, "a.toml", num_gpus=8)
+    assert found.strategy is not None
+    assert (found.strategy.recompute[0], found.strategy.groups[0].modules) == ("selective", ("operators",))
+    every = read(tmp_path, text.replace('"op"', '"2"'), "a.toml", num_gpus=8)
+    assert every.refusals == ("activation_checkpoint: selective 2: no plan says what is recomputed",)
+
+
+def test_torchtitans_deepseek_has_no_multi_token_prediction(tmp_path: Path) -> None:
+    text = NEWER.replace("llama3", "deepseek_v3").replace('"8B"', '"671B"').replace("degree = 4", "degree = 1")
+    model = read(tmp_path, text, "a.toml", num_gpus=8).model
+    assert (model.mtp_layers, model.layers, model.attention.kind) == (0, 61, "mla")

@@ -208,6 +208,7 @@ def test_a_model_of_the_recipe_s_own_is_read_by_its_fields(bridge: Path) -> None
     assert (model["layer_pattern"], model["vocab"], model["activation"]) == ("M-M*", 131_072, "relu2")
     assert (model["position"], model["norm"], model["tied_embeddings"]) == ("none", "rmsnorm", False)
     assert model["mamba"] == {"heads": 64, "head_dim": 64, "groups": 8, "state": 128, "conv": 4}
+    assert read(bridge, hybrid.replace("HybridModelProvider", "MambaModelProvider")).spec["model"] == model
     plain = read(bridge, imports + recipe(GPT.format(more=""))).spec["model"]
     assert (plain["position"], plain["max_positions"], plain["tied_embeddings"]) == ("learned", 2048, True)
     gated = ", gated_linear_unit=True, activation_func=F.silu, position_embedding_type='rope', add_bias_linear=False"

@@ -365,3 +365,31 @@ def test_adapters_by_the_names_of_legacy_layers() -> None:
 def test_the_module_of_several_tokens_computed_again_is_told() -> None:
     found = imported(torchrun(LLAMA + STEP + "--mtp-num-layers 1 --recompute-mtp-layer"))
     assert any(note.startswith("--recompute-mtp-layer") and "too high" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("kind", ["muon", "zetas", "sophia"])
+def test_another_optimizer_in_the_place_of_adam_is_an_error(kind: str) -> None:
+    """KevinC259/MindSpeed-LLM 4e626e76: forks add to MindSpeed's choices, all of which are kinds of Adam."""
+    text = GPT + " --optimizer-selection "
+    with pytest.raises(InputError) as caught:
+        imported(torchrun(text + kind))
+    assert [trouble.where for trouble in caught.value.troubles] == ["--optimizer-selection"]
+    assert "optimizer" not in imported(torchrun(text + "fused_torch_adamw")).spec["training"]
+
+
+@pytest.mark.parametrize(
+    ("program", "more"), [("train_rwkv.py", ""), ("train_fsdp2.py", " --init-from-hf-path ./hf --model-id qwen3")]
+)
+def test_a_model_that_the_arguments_do_not_shape_is_out_of_scope(program: str, more: str) -> None:
+    """FlagScale's RWKV, and MindSpeed-LLM's trainer of transformers' own models, which has Megatron's arguments too."""
+    with pytest.raises(OutOfScopeError):
+        imported(torchrun(GPT + more).replace("pretrain_gpt.py", program))
+
+
+@pytest.mark.parametrize("more", ["--train-iters 0 --eval-iters 4", "--train-samples=0", "--skip-train"])
+def test_what_trains_for_no_step_is_told(more: str) -> None:
+    """eval_loss_llama_7b_en.sh of genggui001/Megatron-DeepSpeed-Llama 52c8495e. Others compute the number."""
+    told = "is not in the plan: no step is trained, which is an evaluation"
+    assert [note for note in imported(torchrun(f"{GPT} {more}")).notes if note.endswith(told)]
+    steps = imported(torchrun(f"{GPT} --train-iters 10 --skip-train-iteration-range 3-4"))
+    assert not [note for note in steps.notes if note.endswith(told)]
