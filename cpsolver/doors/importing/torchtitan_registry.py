@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from cpsolver.doors.importing.bridge_recipes import written
+from cpsolver.doors.importing.framework import FrameworkGuess
 from cpsolver.doors.importing.reading import Reading
 from cpsolver.doors.importing.recipe_text import Module, Recipes
 from cpsolver.doors.importing.recipe_values import UNCLEAR, Configured
 from cpsolver.doors.importing.torchtitan_files import read_torchtitan
 from cpsolver.inputs.errors import InputError, Trouble
-from cpsolver.inputs.language import say
+from cpsolver.inputs.language import later, say
 
 _TELLS = re.compile(r"^\s*(?:from|import) torchtitan\b", re.MULTILINE)
+_FRAMEWORK = FrameworkGuess("torchtitan-2026", "torchtitan", later("a configuration of torchtitan"))
 _DEFINES = re.compile(r"^def (\w+)\([^)]*\)\s*->\s*[\"']?\w*Trainer\.Config[\"']?\s*:", re.MULTILINE)
 _KEPT = ("model_registry", "default_adamw")
 """Functions that are not followed: their first argument is the flavor, the others say what is changed in it."""
@@ -56,7 +59,7 @@ def read_registry(name: str, text: str, words: Sequence[str]) -> Reading:
         match = _OVERRIDE.fullmatch(word)
         if match is None or not config.put(match[1], written(match[2])):
             raise InputError(Trouble("--args", "sets a field of what has none in the recipe", word, file=name))
-    return read_torchtitan(name, _sections(name, config))
+    return replace(read_torchtitan(name, _sections(name, config)), framework=_FRAMEWORK)
 
 
 def _chosen(name: str, module: Module, known: Sequence[str], words: Sequence[str]) -> tuple[str, Sequence[str]]:

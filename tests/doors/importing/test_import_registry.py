@@ -70,6 +70,7 @@ def test_a_configuration_is_a_function_of_the_registry(tmp_path: Path) -> None:
     """Four sequences of 8,192 tokens a replica, on replicas of eight devices."""
     found = read(tmp_path, "llama3_70b")
     assert (found.model.name, found.spec["launcher"]) == ("llama3.1-70b", "torchtitan")
+    assert found.spec["stack"] == "torchtitan-2026"
     assert found.spec["training"]["sequence_length"] == 8192
     assert found.spec["training"]["global_batch_size"] == 16
     plan = found.strategy
