@@ -92,5 +92,7 @@ def search(mode: str, as_json: bool, **flags: Any) -> None:
         for note in write_traces(problem, result, Path("cache")):
             click.echo(note, err=True)
     if result.plans and result.status != "optimal":
-        click.echo(f"stopped early: another plan may be up to {result.plans[0].gap:.1%} faster", err=True)
+        gap = result.plans[0].gap
+        to_gain = f"another plan may be up to {gap:.1%} faster" if gap < 1 else "no bound on other plans is known yet"
+        click.echo(f"stopped early: {to_gain}", err=True)
     exit_with(result)

@@ -262,15 +262,9 @@ class _Answer:
                 fewest = plural(self.plans[0].strategy.devices, "GPU")
                 said = say("proven, as predicted: no plan on fewer than {fewest} is in time", fewest=fewest)
         else:
-            gap = self.result.plans[0].gap
-            more = (
-                say("another plan may be {gap} {better} than plan 1", gap=percent(gap), better=better)
-                if gap
-                else say("the first plan is")
-            )
             said = say(
                 "not proven: {more}; {open} of {considered} were open at {stop}",
-                more=more,
+                more=self._to_gain(better),
                 open=count(proof.open),
                 considered=considered,
                 stop=say(STOPS[proof.stop]),
@@ -281,6 +275,15 @@ class _Answer:
         if second is not None:
             style = {"confirmed": GOOD, "contradicted": WRONG}.get(second.verdict, DOUBTFUL)
             yield Block(say("Verified"), paragraph(_hard(verification_line(second)), width, style), least=0)
+
+    def _to_gain(self, better: str) -> str:
+        """By how much another plan may be better, where the search was stopped."""
+        gap = self.result.plans[0].gap
+        if not gap:
+            return say("the first plan is")
+        if gap == 1:
+            return say("how much {better} another plan may be is not known yet", better=better)
+        return say("another plan may be {gap} {better} than plan 1", gap=percent(gap), better=better)
 
     def _doubts(self, width: int) -> Iterator[Block]:
         """What the figures may be wrong for."""

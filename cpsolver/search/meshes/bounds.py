@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from math import ceil, log
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -40,8 +39,6 @@ _FOREVER = 1e9
 """Layers: stands for what an option that holds none is worth."""
 _BY_FAR = 100.0
 """Slow links between chip types stay within so many times what a stage takes on the chips' own."""
-_DEEPER = 2
-"""Rows are looked at apart where their last stage stands so many times further from the pipeline's end."""
 _MANY = 65_536
 """Places of a round's rows: fewer are looked at together."""
 _KNOWN = 256
@@ -112,7 +109,7 @@ class MeshBounds:
         of it ask for the same.
         """
         of_round, deepest = part.round.rows, min(deepest, self.layers)
-        depth = min(_DEEPER ** ceil(log(deepest, _DEEPER)), self.layers)
+        depth = min(1 << (deepest - 1).bit_length(), self.layers)
         few = len(of_round) * self.layers <= _MANY
         fewest = part.fewest_stages if several_kinds(self.table.problem) else 1
         key = chip, fewest, 0 if few else depth, of_round.tobytes()
@@ -382,8 +379,8 @@ class Hosts:
     def held(self, tops: Floats, at: Ints, first: Ints, stages: Ints) -> Floats:
         """Layers that stages from `first` places from the end on hold: (options, ranges); -1: one holds none."""
         room = np.empty((len(at), len(tops)))
-        # Of many rows only the last places are asked for.
-        depth = np.ceil(np.log(np.maximum(1, first + stages)) / log(_DEEPER) - ROUNDING) * self.apart
+        # Of many rows only the last places are asked for: rows twice as deep are looked at apart.
+        depth = np.ceil(np.log2(np.maximum(1, first + stages))) * self.apart
         for deep in np.unique(depth):
             alike = np.nonzero(depth == deep)[0]
             rows, own = np.unique(at[alike], return_inverse=True)

@@ -251,6 +251,9 @@ def test_a_stopped_search_says_what_is_left(width: int) -> None:
         assert f"not proven: another plan may be 12.3 % faster than plan 1; {open_still}" in flat(lines)
         assert len(lines) <= LINES
         assert "proven: none" not in flat(lines)
+        unbounded = tuple(replace(plan, gap=1.0) for plan in result.plans)
+        lines = screen(problem, replace(result, status="feasible", plans=unbounded, proof=proof), width)
+        assert f"not proven: how much faster another plan may be is not known yet; {open_still}" in flat(lines)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
