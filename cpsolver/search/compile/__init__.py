@@ -6,6 +6,7 @@ Imports from bounds and what search may import.
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 
 
@@ -28,4 +29,12 @@ def _load_solver() -> None:
     import ortools.sat.python.cp_model  # noqa: F401
 
 
-_load_solver()
+def _load_out_of_reach() -> None:
+    """The same in a thread, which Ctrl-C does not reach: it would be lost in the parts of OR-tools that are C++, or
+    come out of them as an ImportError. It is raised here, once all is loaded.
+    """
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(_load_solver).result()
+
+
+_load_out_of_reach()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, floor
-from threading import Thread
+from threading import Event, Thread
 from typing import Any, Literal
 
 import numpy as np
@@ -33,6 +33,8 @@ _GUESSES = (1.5, 12.0, 100.0, 1000.0)
 """Step times tried, relative to a plan's bound. The last is beyond any: the model on one stage, all recomputed."""
 _LEAST_S = 0.2
 """However late it is, so long a solver may take: enough to see that the split which it is given is a plan."""
+_LOOK_S = 0.01
+"""How often a solver is told to stop."""
 _STATUS: dict[int, Status] = {
     int(cp_model.OPTIMAL): "optimal",
     int(cp_model.FEASIBLE): "feasible",
@@ -221,14 +223,21 @@ def strategy_of(degrees: dict[str, int], groups: tuple[StageGroup, ...]) -> Stra
 
 def _run(solver: cp_model.CpSolver, model: cp_model.CpModel) -> int:
     """Solve in a thread, so that Ctrl-C reaches Python at once; it stops the solver and is raised again."""
-    status: list[Any] = []
-    thread = Thread(target=lambda: status.append(solver.solve(model)))
-    thread.start()
+    status, ended = list[Any](), Event()
+
+    def solve() -> None:
+        try:
+            status.append(solver.solve(model))
+        finally:
+            ended.set()
+
+    thread = Thread(target=solve)
     try:
-        thread.join()
+        thread.start()
+        ended.wait()
     except KeyboardInterrupt:
-        solver.stop_search()
-        thread.join()
+        while thread.is_alive() and not ended.wait(_LOOK_S):
+            solver.stop_search()  # until it has ended: before it has begun it hears nothing
         raise
     return int(status[0])
 
