@@ -91,8 +91,8 @@ def _where_from(arguments: Arguments) -> str:
 
 
 def _default_ffn(hidden: int, arguments: Arguments, style: dict[str, Any]) -> int:
-    """Megatron's: 4 h; with SwiGLU 2/3 of it, in whole 64s (validate_args), but not with --glu-activation."""
-    narrower = style["gated_mlp"] and not arguments.has("glu-activation")
+    """Megatron's: 4 h; with SwiGLU 2/3 of it, in whole 64s (validate_args), but not with those of _GIVEN_WIDE."""
+    narrower = style["gated_mlp"] and not any(map(arguments.has, _GIVEN_WIDE))
     return int(4 * hidden * 2 / 3 / 64) * 64 if narrower else 4 * hidden
 
 
@@ -105,8 +105,16 @@ def _kv_heads(arguments: Arguments, heads: int) -> int:
     return groups if arguments.has("group-query-attention") and groups else heads
 
 
-_ACTIVATIONS = {"swiglu": "swiglu", "gelu-tanh": "geglu_tanh", "geglu": "geglu", "squared-relu": "relu2"}
+_ACTIVATIONS = {
+    "swiglu": "swiglu",
+    "gelu-tanh": "geglu_tanh",
+    "geglu": "geglu",
+    "squared-relu": "relu2",
+    "t5-swiglu": "swiglu",  # OpenGPTX/Megatron-LM f8d245d
+}
 """Flags of activations -> ours; without one it is GELU."""
+_GIVEN_WIDE = ("glu-activation", "t5-swiglu")
+"""Gates of forks that leave the width as it is."""
 _GLU = ("swiglu", "geglu")
 """Values of --glu-activation that an architecture here says."""
 
@@ -123,7 +131,7 @@ def _style(arguments: Arguments, program: str) -> dict[str, Any]:
     if glu is not None and glu not in _GLU:
         arguments.trouble("--glu-activation", "is of no architecture here", glu, ", ".join(_GLU))
     return {
-        "gated_mlp": any(arguments.has(flag) for flag in ("swiglu", "geglu", "gelu-tanh", "glu-activation")),
+        "gated_mlp": any(arguments.has(flag) for flag in ("swiglu", "geglu", "gelu-tanh", *_GIVEN_WIDE)),
         "activation": glu or next((name for flag, name in _ACTIVATIONS.items() if arguments.has(flag)), "gelu"),
         "norm": "rmsnorm" if rms else "layernorm",
         **({"norms_per_layer": 4} if arguments.has("post-norm") else {}),

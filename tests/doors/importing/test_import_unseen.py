@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from cpsolver.doors.importing.imported import Imported, ImportOptions, import_source
 from cpsolver.doors.importing.shell import read_script
 from cpsolver.inputs.errors import InputError
 from tests.support.command import in_tmp, write  # noqa: F401
-from tests.support.scripts import LLAMA, STEP, imported, torchrun
+from tests.support.scripts import GPT, LLAMA, STEP, imported, plan, torchrun
 
 
 def shown(text: str) -> str:
@@ -43,3 +44,64 @@ def test_devices_by_the_lines_of_a_file_are_asked_for() -> None:
     )
     with pytest.raises(InputError, match=r"sort -u \$PBS_NODEFILE"):
         imported(script)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "flash"),
+    [
+        ("--transformer-impl local --attention-backend auto", False),
+        ("--transformer-impl local --attention-backend fused", False),
+        ("--transformer-impl local --use-flash-attn", True),
+        ("--attention-head-type multiquery", False),
+        ("--attention-head-type multiquery --use-flash-attn", True),
+        ("--attention-backend fused", True),
+    ],
+)
+def test_layers_of_megatron_itself_have_no_flash_kernel(arguments: str, flash: bool) -> None:
+    """KLi447/Megatron-LM fcf8939, OpenSQZ/MegatronApp 99c64da; BigCode's fork in mayank31398's copy 809857c."""
+    assert plan(torchrun(f"{GPT} --global-batch-size 64 {arguments}")).flash_attention == flash
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shared"),
+    [
+        ("--bf16 --zero-stage 0 --deepspeed", True),
+        ("--bf16 --deepspeed", True),
+        ("--bf16 --zero-stage 0 --deepspeed --no-pipeline-parallel", False),
+        ("--bf16 --zero-stage 0", False),
+        ("--fp16 --zero-stage 0 --deepspeed", False),
+        ("--fp16 --zero-stage 1 --deepspeed", True),
+    ],
+)
+def test_deepspeeds_optimizer_for_bf16_shares_out_its_states(arguments: str, shared: bool) -> None:
+    """DeepSpeed 0.19, runtime/bf16_optimizer.py, which BLOOM trained with; an fp16 pipeline has them whole."""
+    found = imported(torchrun(f"{LLAMA} {STEP.replace('--bf16', '')} {arguments}"))
+    assert found.strategy is not None
+    assert found.strategy.distributed_optimizer == shared
+    assert any("for bf16" in note for note in found.notes) == (shared and "fp16" not in arguments)
+
+
+def neox(tmp_path_file: str, stages: int) -> Imported:
+    """A configuration of GPT-NeoX in bf16 without ZeRO, with so many stages; 0: no pipeline."""
+    text = (
+        f"pipe_parallel_size: {stages}\nmodel_parallel_size: 1\nnum_layers: 12\nhidden_size: 768\nseq_length: 2048\n"
+        "num_attention_heads: 12\nmax_position_embeddings: 2048\nposition_embedding: rotary\n"
+        "train_micro_batch_size_per_gpu: 4\nbf16: {enabled: true}\nzero_optimization: {stage: 0}\n"
+    )
+    path = write(tmp_path_file, text)
+    return import_source(str(path), ImportOptions(chip="h100", num_gpus=8, gpus_per_node=8, vocab_size=50304))
+
+
+@pytest.mark.parametrize(("stages", "shared"), [(0, False), (1, True), (2, True)])
+def test_a_pipeline_of_gpt_neox_may_have_one_stage(stages: int, shared: bool) -> None:
+    """gpt-neox ea7aefd, is_pipe_parallel: from one stage on; without, its engine is no pipeline's."""
+    found = neox("neox.yml", stages).strategy
+    assert found is not None
+    assert found.distributed_optimizer == shared
+
+
+def test_a_gate_of_two_matrices_is_as_wide_as_given() -> None:
+    """OpenGPTX/Megatron-LM f8d245d, T5SwiGLU of megatron/model/transformer.py; 4 x 2048 where nothing is given."""
+    sizes = "--num-layers 4 --hidden-size 2048 --num-attention-heads 16 --vocab-size 50304 "
+    model = imported(torchrun(f"{sizes} --max-position-embeddings 4096 {STEP} --t5-swiglu")).model
+    assert (model.gated_mlp, model.activation, model.ffn) == (True, "swiglu", 8192)
