@@ -313,7 +313,7 @@ def _imported(name: str, said: _Training, options: ImportOptions) -> Imported:
     ]
     notes = [*said.before, *(reading.notes if reading else ()), *notes, *plan.notes, *said.after()]
     if suspect := [*arguments.suspect(), *by_name(reading.unread if reading else ())]:
-        warned = later("{names}: not known here, and may change the plan by the name: the plan is without")
+        warned = later("{names}: not known here, and may change the plan: the plan is without")
         notes.append(say(warned, names=" ".join(dict.fromkeys(suspect))))
     unused = (*arguments.unused(), *(reading.unread if reading else ()))
     unknown = tuple(dict.fromkeys(arguments.unread()))

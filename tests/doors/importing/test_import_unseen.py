@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cpsolver.doors.importing.imported import Imported, ImportOptions, import_source
+from cpsolver.doors.importing.scope import OutOfScopeError
 from cpsolver.doors.importing.shell import read_script
 from cpsolver.inputs.errors import InputError
 from tests.support.command import in_tmp, write  # noqa: F401
@@ -105,3 +106,54 @@ def test_a_gate_of_two_matrices_is_as_wide_as_given() -> None:
     sizes = "--num-layers 4 --hidden-size 2048 --num-attention-heads 16 --vocab-size 50304 "
     model = imported(torchrun(f"{sizes} --max-position-embeddings 4096 {STEP} --t5-swiglu")).model
     assert (model.gated_mlp, model.activation, model.ffn) == (True, "swiglu", 8192)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ("--mask-only", "weights that are not trained"),
+        ("--hetero-mode dp --hetero-micro-batch-sizes 8 1 2 2", "devices of several types"),
+        ("--use-dpp --workload 1048576", "whose order is found when it runs"),
+        ("--forward-backward-disaggregating", "on devices of their own"),
+    ],
+)
+def test_plans_without_words_say_what_they_are(arguments: str, reason: str) -> None:
+    found = imported(torchrun(f"{LLAMA} {STEP} {arguments}"))
+    assert found.strategy is None
+    assert reason in " ".join(found.refusals)
+
+
+@pytest.mark.parametrize(
+    "arguments", ["--moe-expert-pool-mode hyper", "--use-engram", "--gengram-enabled", "--engram-dna-enabled"]
+)
+def test_models_without_words_are_refused(arguments: str) -> None:
+    with pytest.raises(InputError, match="no architecture here says that"):
+        imported(torchrun(f"{LLAMA} {STEP} {arguments}"))
+    assert imported(torchrun(f"{LLAMA} {STEP} --moe-expert-pool-mode none")).strategy is not None
+
+
+def test_a_mode_of_pai_may_be_no_training_of_one_decoder() -> None:
+    """IDEA-Emdoor-Lab/LPO d8f8cfa: pairs of answers by --train-mode xpo."""
+    with pytest.raises(OutOfScopeError, match="--train-mode xpo"):
+        imported(torchrun(f"{LLAMA} {STEP} --train-mode xpo"))
+    assert imported(torchrun(f"{LLAMA} {STEP} --train-mode finetune")).strategy is not None
+
+
+@pytest.mark.parametrize("program", ["mg_embedding_new.py", "train_fl_audio.py", "train_speech.py"])
+def test_programs_that_train_no_decoder(program: str) -> None:
+    with pytest.raises(OutOfScopeError):
+        imported(torchrun(LLAMA + STEP).replace("pretrain_gpt.py", program))
+
+
+def test_attention_of_a_model_by_diffusion_is_told() -> None:
+    """JinjieNi/MegaDLMs bdf7545: every token attends to all."""
+    told = "--attention-mask-type no_mask is not in the plan"
+    assert any(told in note for note in imported(torchrun(f"{LLAMA} {STEP} --attention-mask-type no_mask")).notes)
+    assert not any(told in note for note in imported(torchrun(f"{LLAMA} {STEP} --attention-mask-type causal")).notes)
+
+
+def test_what_nothing_says_is_something_else_may_change_the_plan() -> None:
+    aside = "--wandb-run-tag x --log-some-thing --keep-last 3 --my-dataset y --rank 0 --some-lr-thing 2 "
+    found = imported(torchrun(f"{LLAMA} {STEP} {aside} --gumbel 2 --use-fancy-blocks"))
+    warned = [note for note in found.notes if "may change the plan" in note]
+    assert [note.split(":")[0] for note in warned] == ["--gumbel --use-fancy-blocks"]
