@@ -143,7 +143,7 @@ def _imported_plan(
 
 _BEFORE_CORE = {
     *("checkpoint-activations", "checkpoint-num-layers", "distribute-checkpointed-activations", "data-impl"),
-    "attention-head-type",
+    *("layernorm-epsilon", "attention-head-type"),
 }
 """Arguments of Megatron-LM before its core, whose own implementation is the default; core_v0.4.0 has none of them. The
 last one is of BigCode's fork of then."""

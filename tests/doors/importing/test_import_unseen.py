@@ -54,6 +54,8 @@ def test_devices_by_the_lines_of_a_file_are_asked_for() -> None:
         ("--transformer-impl local --attention-backend fused", False),
         ("--transformer-impl local --use-flash-attn", True),
         ("--attention-head-type multiquery", False),
+        ("--layernorm-epsilon 1e-5", False),
+        ("--norm-epsilon 1e-5", True),
         ("--attention-head-type multiquery --use-flash-attn", True),
         ("--attention-backend fused", True),
     ],
@@ -139,10 +141,30 @@ def test_a_mode_of_pai_may_be_no_training_of_one_decoder() -> None:
     assert imported(torchrun(f"{LLAMA} {STEP} --train-mode finetune")).strategy is not None
 
 
-@pytest.mark.parametrize("program", ["mg_embedding_new.py", "train_fl_audio.py", "train_speech.py"])
+@pytest.mark.parametrize(
+    "program",
+    ["mg_embedding_new.py", "train_fl_audio.py", "train_speech.py", "inf_gpt.py", "run_check_of_hf.py", "tasks/run.py"],
+)
 def test_programs_that_train_no_decoder(program: str) -> None:
     with pytest.raises(OutOfScopeError):
         imported(torchrun(LLAMA + STEP).replace("pretrain_gpt.py", program))
+
+
+def test_a_program_called_main_may_be_a_training() -> None:
+    """LLM360/k2-train 869fbb9; Megatron's own evaluations are in a folder named tasks."""
+    script = torchrun(LLAMA + STEP)
+    assert imported(script.replace("pretrain_gpt.py", "k2_training/main.py")).strategy is not None
+    with pytest.raises(OutOfScopeError):
+        imported(script.replace("pretrain_gpt.py", "tasks/main.py"))
+
+
+@pytest.mark.parametrize(
+    "arguments", ["--inference", "--decoder-seq-length 32", "--evidence-data-path wiki", "--teacher-load there"]
+)
+def test_arguments_of_what_trains_no_decoder_alone(arguments: str) -> None:
+    """Rick-of-crows/morty-sft 9132e69, DevSinghSachan/emdr2 edb8cf6, 7u5/knowledgelearnLLM 186153e."""
+    with pytest.raises(OutOfScopeError, match="only the training of a decoder"):
+        imported(torchrun(f"{LLAMA} {STEP} {arguments}"))
 
 
 def test_attention_of_a_model_by_diffusion_is_told() -> None:
