@@ -166,6 +166,8 @@ def _positions(arguments: Arguments) -> str:
 def _attention(arguments: Arguments) -> dict[str, Any]:
     normed = arguments.has("qk-layernorm")  # latent attention has its norms in any case
     latent = [arguments.has(name) for name in ("multi-latent-attention", "multi-head-latent-attention")]
+    # Pai's first DeepSeek-V2 has no flag (megatron/core/models/deepseekv2 of A-Dying-Pig/Megatron-LM c232d7f)
+    latent.append(arguments.has("kv-lora-rank") and arguments.has("qk-nope-head-dim"))
     if any(latent) and (compressed := compressed_fields(arguments, noop_layers(arguments))):
         return compressed
     if any(latent):

@@ -179,3 +179,17 @@ def test_what_nothing_says_is_something_else_may_change_the_plan() -> None:
     found = imported(torchrun(f"{LLAMA} {STEP} {aside} --gumbel 2 --use-fancy-blocks"))
     warned = [note for note in found.notes if "may change the plan" in note]
     assert [note.split(":")[0] for note in warned] == ["--gumbel --use-fancy-blocks"]
+
+
+def test_latent_attention_without_a_flag() -> None:
+    """A-Dying-Pig/Megatron-LM c232d7f, examples/deepseek_v2: its program has no other attention."""
+    ranks = "--kv-lora-rank 512 --qk-nope-head-dim 128 --qk-rope-head-dim 64 --v-head-dim 128"
+    attention = imported(torchrun(f"{LLAMA} {STEP} {ranks}")).spec["model"]["attention"]
+    assert attention == {"kind": "mla", "kv_lora": 512, "qk_nope": 128, "qk_rope": 64, "v_head": 128}
+
+
+def test_gaudis_collectives_have_the_name_of_ascends() -> None:
+    """HabanaAI/Megatron-LM 13c28de; without Gaudi's words the arguments are MindSpeed's."""
+    script = "export HCCL_OVER_TCP=1\n" + torchrun(f"{LLAMA} {STEP} --use-fused-rmsnorm 1")
+    guesses = [imported(text).framework for text in (script, "export PT_HPU_LAZY_MODE=1\n" + script)]
+    assert [guess and guess.stack for guess in guesses] == ["mindspeed", "megatron-core-plain"]
