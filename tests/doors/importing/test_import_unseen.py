@@ -9,7 +9,7 @@ from cpsolver.doors.importing.scope import OutOfScopeError
 from cpsolver.doors.importing.shell import read_script
 from cpsolver.inputs.errors import InputError
 from tests.support.command import in_tmp, write  # noqa: F401
-from tests.support.scripts import GPT, LLAMA, STEP, imported, plan, torchrun
+from tests.support.scripts import GPT, LLAMA, MOE, STEP, imported, plan, torchrun
 
 
 def shown(text: str) -> str:
@@ -172,6 +172,21 @@ def test_attention_of_a_model_by_diffusion_is_told() -> None:
     told = "--attention-mask-type no_mask is not in the plan"
     assert any(told in note for note in imported(torchrun(f"{LLAMA} {STEP} --attention-mask-type no_mask")).notes)
     assert not any(told in note for note in imported(torchrun(f"{LLAMA} {STEP} --attention-mask-type causal")).notes)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("--moe-expert-capacity-factor 0.5", "experts take 0.5 of their even share"),
+        (
+            "--context-parallel-size 2 --context-parallel-algo megatron_cp_algo --cp-attention-mask-type general",
+            "square",
+        ),
+    ],
+)
+def test_what_experts_and_rings_do_otherwise_is_told(arguments: str, told: str) -> None:
+    """Eutenacity/AGoQ 006fa0f, of MindSpeed in 2024: a capacity below 1, and an older name of a mask."""
+    assert told in " ".join(imported(torchrun(f"{MOE} {STEP} {arguments}")).notes)
 
 
 def test_what_nothing_says_is_something_else_may_change_the_plan() -> None:
