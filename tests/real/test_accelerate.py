@@ -8,13 +8,8 @@ from typing import Any
 
 import pytest
 
-from cpsolver.cost.kinds import layer_kinds
-from cpsolver.cost.memory import layer_bytes
-from cpsolver.cost.shard import Shard
 from cpsolver.doors.export import accelerate
-from cpsolver.profiles.stack import load_stack
 from tests.support.framework_plans import CASES, plan, written
-from tests.support.problems import model_spec, problem_of, with_stack
 
 pytest.importorskip("torch")
 
@@ -85,34 +80,3 @@ def test_accelerate_hands_ulysses_to_deepspeed(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("ACCELERATE_CONFIG_DS_FIELDS", "deepspeed_config_file,mixed_precision")
     with pytest.raises(ValueError, match="When using `deepspeed_config_file`"):
         DeepSpeedPlugin()
-
-
-@pytest.mark.parametrize("autocast", [False, True])
-def test_a_layer_of_transformers_keeps_what_the_stack_counts(autocast: bool) -> None:
-    """Two layers less one, by what autograd saves; parameters and what all layers share are not of them."""
-    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    hidden, ffn, heads, kv_heads, tokens = 256, 896, 8, 2, 64
-
-    def saved(layers: int) -> int:
-        sizes = {"hidden_size": hidden, "intermediate_size": ffn, "vocab_size": 100, "num_hidden_layers": layers}
-        of_heads = {"num_attention_heads": heads, "num_key_value_heads": kv_heads}
-        config = transformers.LlamaConfig(**sizes, **of_heads, attn_implementation="sdpa", use_cache=False)
-        model = transformers.LlamaModel(config).to(torch.bfloat16).train()
-        own = {each.untyped_storage().data_ptr() for each in model.parameters()}
-        found: dict[int, Any] = {}
-
-        def keep(tensor: Any) -> Any:
-            found[tensor.untyped_storage().data_ptr()] = tensor  # held, so that no other takes its address
-            return tensor
-
-        hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
-        with hooks, torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            model(torch.zeros((1, tokens), dtype=torch.long))
-        return sum(each.untyped_storage().nbytes() for at, each in found.items() if at not in own)
-
-    llama = model_spec(hidden=hidden, ffn=ffn, heads=heads, kv_heads=kv_heads, norm="rmsnorm", gated_mlp=True)
-    problem = problem_of(gpus=1, node=1, model=llama, sequence=tokens)
-    problem = with_stack(problem, eager_layers=load_stack("accelerate").eager_layers)
-    counted = layer_bytes(problem, Shard.of(1, 1, False, True), layer_kinds(problem.model)[0]).full.item()
-    statistics = 2 * 4 * tokens  # a number a token of each norm, which the count leaves out
-    assert saved(2) - saved(1) - statistics == pytest.approx(counted)
