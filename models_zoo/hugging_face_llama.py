@@ -209,8 +209,10 @@ def _gemma3(r: Reader) -> Fields:
 
 
 def _gpt_oss(r: Reader) -> Fields:
-    """Biases everywhere, also of experts and router; learned sinks; windows in every other layer."""
-    fields = {**_llama(r, bias_qkv=True, bias_out=True), "bias_mlp": True}
+    """Biases everywhere, also of experts and router; learned sinks; windows in every other layer. Its experts multiply
+    x * sigmoid(1.702 x), cut off at `swiglu_limit`, by one more than the other half (modeling_gpt_oss.py)."""
+    gate = {"activation": "quick_geglu", "gate_offset": 1, "activation_clamp": r.get("swiglu_limit", default=7)}
+    fields = {**_llama(r, bias_qkv=True, bias_out=True), "bias_mlp": True, **gate}
     router = {"router_bias": True, "router_softmax": True}  # of its product, as all others; GptOssTopKRouter
     moe = {**_moe(r, "num_local_experts", width=fields["ffn"]), **router}
     return {**fields, "moe": moe, "attention": {"sinks": True, **_window(r, fields["layers"], 128, 2)}}

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 from pydantic_core import ValidationError
 
 from models_zoo.consistency import Written, contradictions, derived, too_large
@@ -197,7 +206,9 @@ class Architecture(_ArchitectureRecord):
     above 1 are hyper-connections: so many hidden states, mixed before and after each block. `vision`: an encoder of
     images beside the decoder, which is there where images are trained on. `norm_epsilon` is what norms add to the mean
     square, `rotary_base` the base of the rotary embedding, `router_scaling` what the routed experts' weights are
-    multiplied by: no plan depends on them, and None says that they are not known. `published_params_gap` says why the
+    multiplied by, `gate_offset` what is added to a gated block's other half before they are multiplied,
+    `activation_clamp` what both halves are cut off at: no plan depends on them, and None says that they are not known,
+    or that there is none. `published_params_gap` says why the
     computed count may be off the published one by over 1 %. `hugging_face` lists repositories there whose weights have
     this shape, base models first, by their own names.
 
@@ -219,6 +230,8 @@ class Architecture(_ArchitectureRecord):
     max_positions: PositiveInt | None = None
     gated_mlp: bool = True
     activation: str = "swiglu"
+    gate_offset: NonNegativeFloat = 0.0
+    activation_clamp: PositiveFloat | None = None
     norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
     norm_bias: bool = False
     norm_epsilon: PositiveFloat | None = None

@@ -40,7 +40,7 @@ def model_flags(model: Architecture, sequence: int, dialect: Dialect) -> Iterato
     yield ("--position-embedding-type", POSITIONS.get(model.position, "none"))
     if model.position == "rope" and model.rotary_base is not None:
         yield ("--rotary-base", str(model.rotary_base))
-    yield from _activation_flags(model)
+    yield from _activation_flags(model, dialect)
     if not model.tied_embeddings:
         yield ("--untie-embeddings-and-output-weights",)
     if not model.bias_mlp or _lost_bias(model, dialect):
@@ -103,8 +103,18 @@ def _lost_bias(model: Architecture, dialect: Dialect) -> bool:
     return model.bias_mlp and model.moe is not None and not dialect.expert_bias
 
 
-def _activation_flags(model: Architecture) -> Iterator[Flag]:
-    if model.gated_mlp:
+def _quick_geglu(model: Architecture) -> bool:
+    """Its gate is x * sigmoid(1.702 x), gpt-oss's."""
+    return model.gated_mlp and model.activation == "quick_geglu"
+
+
+def _activation_flags(model: Architecture, dialect: Dialect) -> Iterator[Flag]:
+    if _quick_geglu(model) and dialect.quick_geglu:
+        yield ("--quick-geglu",)
+        yield from [("--glu-linear-offset", str(model.gate_offset))] if model.gate_offset else []
+        if model.activation_clamp is not None:
+            yield ("--activation-func-clamp-value", str(model.activation_clamp))
+    elif model.gated_mlp:
         yield ("--swiglu",)
     elif model.activation == "relu2":
         yield ("--squared-relu",)
@@ -222,7 +232,8 @@ def _inexpressible(model: Architecture, dialect: Dialect) -> Mapping[str, bool]:
     attention, moe = model.attention, model.moe
     return {
         "positions": model.position not in POSITIONS,
-        "activation": model.activation not in ("swiglu", "gelu", "relu2"),
+        "activation": model.activation not in ("swiglu", "gelu", "relu2")
+        and not (_quick_geglu(model) and dialect.quick_geglu),
         "norm after the embedding": model.embedding_norm,
         "norms": model.norms_per_layer > 2,
         "norm over all": attention.qk_norm == "layer",

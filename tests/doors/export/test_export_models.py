@@ -91,6 +91,7 @@ def test_the_vocabulary_is_padded_to_128_a_rank() -> None:
         ("bloom-176b", "megatron-lm", "a norm after the embedding"),
         ("gpt-oss-20b", "megatron-core-0.13", "attention sinks"),
         ("gpt-oss-20b", "megatron-core-0.12", "biases in experts"),
+        ("gpt-oss-20b", "flagscale", "the activation quick_geglu"),
     ],
 )
 def test_what_no_option_says_is_noted(model: str, target: str, words: str) -> None:
@@ -119,6 +120,17 @@ def test_sinks_and_windows_where_there_are_flags() -> None:
     found = told("gpt-oss-20b")
     assert found["--softmax-type"] == ("learnable",)
     assert (found["--window-size"], found["--window-attn-skip-freq"]) == (("127,0",), ("2",))
+
+
+def test_gpt_oss_has_its_activation_where_there_are_flags() -> None:
+    """Those that examples/gptoss/02_train.sh of Megatron-LM gives."""
+    found = told("gpt-oss-20b")
+    assert "--swiglu" not in found
+    assert found["--quick-geglu"] == ()
+    assert (found["--glu-linear-offset"], found["--activation-func-clamp-value"]) == (("1.0",), ("7.0",))
+    launch = exporter("megatron-bridge")(model_of("gpt-oss-20b"), strategy_of("x:24"))
+    assert "GPTModelProvider(activation_func=quick_gelu, **shape)" in launch.files["plan.py"]
+    assert not any("quick_geglu" in note for note in launch.notes)
 
 
 @pytest.mark.parametrize(

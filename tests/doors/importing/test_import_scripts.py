@@ -333,6 +333,16 @@ def test_windows_sinks_and_long_contexts() -> None:
     assert model.max_positions == 10_485_760
 
 
+def test_a_quick_gate_is_a_gate() -> None:
+    """Without --ffn-hidden-size it is as wide as without a gate: validate_args asks for --swiglu."""
+    llama = LLAMA.replace("--swiglu", "--quick-geglu --glu-linear-offset 1.0 --activation-func-clamp-value 7.0")
+    model = imported(torchrun(f"{llama} {STEP}")).model
+    assert (model.gated_mlp, model.activation, model.gate_offset, model.activation_clamp) == (True, "quick_geglu", 1, 7)
+    assert imported(torchrun(f"{LLAMA} {STEP}")).model.activation == "swiglu"
+    found = imported(torchrun(f"{llama.replace('--ffn-hidden-size 11008 ', '')} {STEP}")).model
+    assert found.ffn == 4 * found.hidden
+
+
 def test_a_launcher_whose_profile_lacks_what_the_script_runs_is_left_out() -> None:
     found = imported(torchrun(f"{LLAMA} {STEP} --optimizer lion"))
     assert "launcher" not in found.spec
