@@ -279,8 +279,12 @@ def _minimax_m2(r: Reader) -> Fields:
 
 
 def _llama4(r: Reader) -> Fields:
-    """Experts in every layer, or in every other from the second; one shared expert; dense layers of another width."""
-    fields = _llama(r)
+    """Experts in every layer, or in every other from the second; one shared expert; dense layers of another width.
+    Every fourth layer has no rotary embedding, unless a list says other ones."""
+    listed = r.get("no_rope_layers") or []
+    turned = listed if isinstance(listed, list) else []
+    usual = turned == [int((layer + 1) % 4 > 0) for layer in range(len(turned))]
+    fields = {**_llama(r), "attention": {"no_rope_every": 4} if usual else {}}
     step = r.get("interleave_moe_layer_step", default=1)
     moe = {**_moe(r, "num_local_experts", width=fields["ffn"]), "shared_experts": 1}
     moe |= {"freq": step, "offset": step - 1} if step > 1 else {}

@@ -90,7 +90,8 @@ class Attention(_ArchitectureRecord):
     `full_every` counts layers: with a `sliding_window`, layers n, 2n, 3n, ... attend to everything and the
     others to the window only; without `full_every` every layer has the window. `global_head_dim` and
     `global_kv_heads` replace `head_dim` and `kv_heads` in those full layers. `compression`, of kind csa: for each layer
-    the tokens to a key beyond the window, 0 for none there; an indexer selects where they are fewest.
+    the tokens to a key beyond the window, 0 for none there; an indexer selects where they are fewest. `no_rope`: no
+    layer has a rotary embedding; `no_rope_every`: layers n, 2n, 3n, ... have none.
     """
 
     kind: Literal["mha", "gqa", "mqa", "mla", "csa"] = "mha"
@@ -111,6 +112,7 @@ class Attention(_ArchitectureRecord):
     o_groups: PositiveInt | None = None
     compression: tuple[NonNegativeInt, ...] | None = None
     no_rope: bool = False
+    no_rope_every: PositiveInt | None = None
     indexer: Indexer | None = None
 
     @property

@@ -144,6 +144,8 @@ def _attention_flags(model: Architecture, dialect: Dialect) -> Iterator[Flag]:
         yield ("--window-size", f"{attention.sliding_window - 1},0")  # tokens before and after, itself not counted
         if attention.full_every is not None:
             yield ("--window-attn-skip-freq", str(attention.full_every))
+    if attention.no_rope_every is not None and dialect.no_rope_freq:
+        yield ("--no-rope-freq", str(attention.no_rope_every))
     if attention.output_gate and dialect.output_gate:
         yield ("--attention-output-gate",)
     if attention.sinks and dialect.sinks:
@@ -240,7 +242,7 @@ def _inexpressible(model: Architecture, dialect: Dialect) -> Mapping[str, bool]:
         "window": attention.sliding_window is not None and not dialect.windows,
         "sinks": attention.sinks and not dialect.sinks,
         "gate of attention": attention.output_gate and not dialect.output_gate,
-        "no rope": attention.no_rope,
+        "no rope": attention.no_rope or (attention.no_rope_every is not None and not dialect.no_rope_freq),
         "bias of attention": model.bias_attention_out and not model.bias_mlp,
         "bias of feed-forward": model.bias_mlp and not model.bias_attention_out,
         "bias of experts": _lost_bias(model, dialect),

@@ -195,6 +195,8 @@ def _attention(arguments: Arguments) -> dict[str, Any]:
         fields["output_gate"] = True
     if arguments.text("softmax-type") == "learnable":
         fields["sinks"] = True
+    if (unturned := arguments.text("no-rope-freq") or "").isdigit() and int(unturned):  # a list is of other layers
+        fields["no_rope_every"] = int(unturned)
     if size := arguments.number("interleave-sliding-window"):
         fields |= {"sliding_window": size, "full_every": 2}
     return fields

@@ -122,6 +122,14 @@ def test_sinks_and_windows_where_there_are_flags() -> None:
     assert (found["--window-size"], found["--window-attn-skip-freq"]) == (("127,0",), ("2",))
 
 
+def test_layers_without_rotary_embedding_are_told_where_there_is_a_flag() -> None:
+    """Every fourth of Llama 4's."""
+    assert told("llama4-scout-109b")["--no-rope-freq"] == ("4",)
+    assert load_architecture("llama4-scout-109b").attention.no_rope_every == 4
+    launch = exporter("megatron-core-0.12")(model_of("llama4-scout-109b"), strategy_of("x:48"))
+    assert any("layers without rotary embedding" in note for note in launch.notes)
+
+
 def test_gpt_oss_has_its_activation_where_there_are_flags() -> None:
     """Those that examples/gptoss/02_train.sh of Megatron-LM gives."""
     found = told("gpt-oss-20b")

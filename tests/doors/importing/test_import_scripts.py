@@ -331,6 +331,7 @@ def test_windows_sinks_and_long_contexts() -> None:
     model = imported(torchrun(f"{LLAMA} {STEP} {more}")).model
     assert (model.attention.sliding_window, model.attention.full_every, model.attention.sinks) == (128, 2, True)
     assert model.max_positions == 10_485_760
+    assert imported(torchrun(f"{LLAMA} {STEP} --no-rope-freq 4")).model.attention.no_rope_every == 4
 
 
 def test_a_quick_gate_is_a_gate() -> None:
