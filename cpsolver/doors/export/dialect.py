@@ -20,8 +20,8 @@ class Dialect:
     `fp8_recipes`: what --fp8-recipe takes, by our names; `mx_weights`: MXFP8 weights can be held so only, their gathers
     overlapped. `bf16_moments`: --exp-avg-dtype takes bf16. `switches`: those of training that it has flags for and
     others lack. The others name what a flag is there for: sliding windows, attention sinks, gpt-oss's activation,
-    layers without rotary embedding, a gate on attention's output, a gate on shared experts, activations sent to the host,
-    biases in experts, the optimizer Lion, and those of matrices, Muon and SOAP.
+    layers without rotary embedding, a gate on attention's output, a gate on shared experts, activations sent to the
+    host, biases in experts, the optimizer Lion, and those of matrices, Muon and SOAP.
     """
 
     name: str
