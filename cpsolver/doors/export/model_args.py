@@ -98,6 +98,13 @@ def linear_layers(model: Architecture) -> str:
     return f"[{','.join(str(int(model.mixer(layer) == 'linear')) for layer in range(model.layers))}]"
 
 
+def _unturned(layers: int, every: int) -> str:
+    """Which layers have no rotary embedding, as --no-rope-freq takes it: every n-th where n divides them, or a list."""
+    return (
+        str(every) if layers % every == 0 else f"[{','.join(str(int(n % every == 0)) for n in range(1, layers + 1))}]"
+    )
+
+
 def _lost_bias(model: Architecture, dialect: Dialect) -> bool:
     """Its experts have biases, which the dialect's parser refuses."""
     return model.bias_mlp and model.moe is not None and not dialect.expert_bias
@@ -145,7 +152,7 @@ def _attention_flags(model: Architecture, dialect: Dialect) -> Iterator[Flag]:
         if attention.full_every is not None:
             yield ("--window-attn-skip-freq", str(attention.full_every))
     if attention.no_rope_every is not None and dialect.no_rope_freq:
-        yield ("--no-rope-freq", str(attention.no_rope_every))
+        yield ("--no-rope-freq", _unturned(model.layers, attention.no_rope_every))
     if attention.output_gate and dialect.output_gate:
         yield ("--attention-output-gate",)
     if attention.sinks and dialect.sinks:
