@@ -106,7 +106,10 @@ def _kv_heads(arguments: Arguments, heads: int) -> int:
 
 
 _GATED = {
-    "swiglu": "swiglu", "gelu-tanh": "geglu_tanh", "geglu": "geglu", "quick-geglu": "quick_geglu",
+    "swiglu": "swiglu",
+    "gelu-tanh": "geglu_tanh",
+    "geglu": "geglu",
+    "quick-geglu": "quick_geglu",
     "t5-swiglu": "swiglu",  # OpenGPTX/Megatron-LM f8d245d
 }
 _ACTIVATIONS = {**_GATED, "squared-relu": "relu2"}
