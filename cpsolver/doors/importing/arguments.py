@@ -201,8 +201,9 @@ class Arguments:
         return [written for written in self.unknown if written.removeprefix("--") not in self._looked_up]
 
     def suspect(self) -> list[str]:
-        """Of these the ones whose names say that they may change the plan."""
-        return [written for written in by_name(self.unread()) if not _is_harmless(written[2:])]
+        """Of these the ones that may change the plan: no word of the name says that it is about something else."""
+        told = [written for written in self.unread() if not _is_harmless(written[2:])]
+        return [written for written in told if by_name([written]) or not _is_aside(written)]
 
     def unused(self) -> tuple[str, ...]:
         """Arguments that the frameworks know, that the import does not read, and that are not harmless."""
@@ -241,6 +242,11 @@ def _ratio(one: str, other: str) -> float:
 
 def _is_option(token: str) -> bool:
     return token.startswith("--") and len(token) > 2
+
+
+def _is_aside(written: str) -> bool:
+    """Whether a word of the name is about what is logged, read, written or learned."""
+    return any(word in table()["aside"] for word in re.split("[-_]+", written.lower()))
 
 
 def _is_harmless(name: str) -> bool:

@@ -199,9 +199,22 @@ def _sharded(arguments: Arguments) -> tuple[bool, Sharded]:
         if stage not in _ZERO:
             arguments.trouble("--zero-stage", "is not one of the choices", stage, "0, 1, 2, 3")
         what = _ZERO.get(stage)
-        return what is not None or arguments.has("use-distributed-optimizer"), what or "optimizer"
+        sharded = what is not None or arguments.has("use-distributed-optimizer") or partitioned_by_bf16(arguments)
+        return sharded, what or "optimizer"
+    if partitioned_by_bf16(arguments):
+        return True, "optimizer"
     layer_wise = arguments.text("optimizer") == "dist_muon"
     return layer_wise or arguments.has("use-distributed-optimizer"), "optimizer"
+
+
+def partitioned_by_bf16(arguments: Arguments) -> bool:
+    """Whether DeepSpeed's BF16_Optimizer shares states out, which pipelines in bf16 have without ZeRO.
+
+    DeepSpeed 0.19, runtime/engine.py and runtime/bf16_optimizer.py, and 0.7. A pipeline of one stage is one too.
+    """
+    arguments.note_read("no-pipeline-parallel")
+    engine = "deepspeed" in arguments.given and "no-pipeline-parallel" not in arguments.given
+    return engine and arguments.has("bf16") and arguments.given.get("zero-stage", ("0",)) == ("0",)
 
 
 def _group(arguments: Arguments, replicas: int) -> int:

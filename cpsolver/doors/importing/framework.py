@@ -46,7 +46,9 @@ def guess_framework(arguments: Arguments, launch: tuple[str, ...], text: str, pr
     telltale = next((f"--{name}" for name in _LOONGFORGE if name in given), None)
     if telltale or "loongforge" in lowered or "aiak" in lowered:
         return FrameworkGuess("megatron-core", "loongforge", telltale or later("its text names LoongForge or AIAK"))
-    npu_words = ("hccl", "npus_per_node", "ascend", "mindspeed", "torch_npu")
+    npu_words: tuple[str, ...] = ("npus_per_node", "ascend", "mindspeed", "torch_npu")
+    of_gaudi = any(word in lowered for word in _GAUDI)
+    npu_words += () if of_gaudi else ("hccl",)  # Gaudi's collectives have that name too
     npu_word = next((word for word in npu_words if word in lowered), None)
     own = (*_ASCENDSPEED, *_OLD) if npu_word else _ASCENDSPEED
     ascendspeed = next((f"--{name}" for name in own if name in given), None)
@@ -54,7 +56,7 @@ def guess_framework(arguments: Arguments, launch: tuple[str, ...], text: str, pr
     by_deepspeed = "deepspeed" in given or any(word.rsplit("/", 1)[-1] == "deepspeed" for word in launch)
     if by_deepspeed and not (ascendspeed or npu_word):  # forks on other chips have some of MindSpeed's names
         return FrameworkGuess("megatron-deepspeed", "deepspeed", later("DeepSpeed starts it, or --deepspeed"))
-    gaudi = not npu_word and any(word in lowered for word in _GAUDI)
+    gaudi = of_gaudi and not npu_word
     if not gaudi and (ascendspeed or telltale or npu_word):
         flag = ascendspeed or telltale
         seen = {"flag": flag, "word": npu_word, "precision": precision}

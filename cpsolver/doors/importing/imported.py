@@ -33,7 +33,7 @@ from cpsolver.doors.importing.shell import Script, read_script
 from cpsolver.doors.importing.started import started_script
 from cpsolver.doors.importing.swift_command import read_swift
 from cpsolver.doors.importing.torchtitan_registry import is_registry, read_registry
-from cpsolver.doors.importing.training import adapter_fields, training_fields
+from cpsolver.doors.importing.training import adapter_fields, capacity_notes, training_fields
 from cpsolver.doors.importing.variables import MARKS, ShellVariables
 from cpsolver.inputs.document import load_yaml, read_source
 from cpsolver.inputs.english_sentences import configuration_reason
@@ -293,7 +293,7 @@ def _imported(name: str, said: _Training, options: ImportOptions) -> Imported:
     swapped, told_of_results = swapped_results(arguments, plan.strategy)
     swapped |= {"recompute_mlp_layers": plan.blocks} if plan.blocks else {}
     section |= again | experts | swapped
-    notes += told_of_experts + told_of_results
+    notes += told_of_experts + told_of_results + capacity_notes(arguments)
     model, written = _model(name, said, fields, notes)
     guessed = guess_framework(arguments, said.launch, said.text, str(section["precision"]))
     framework = reading.framework if reading else guessed
@@ -313,7 +313,7 @@ def _imported(name: str, said: _Training, options: ImportOptions) -> Imported:
     ]
     notes = [*said.before, *(reading.notes if reading else ()), *notes, *plan.notes, *said.after()]
     if suspect := [*arguments.suspect(), *by_name(reading.unread if reading else ())]:
-        warned = later("{names}: not known here, and may change the plan by the name: the plan is without")
+        warned = later("{names}: not known here, and may change the plan: the plan is without")
         notes.append(say(warned, names=" ".join(dict.fromkeys(suspect))))
     unused = (*arguments.unused(), *(reading.unread if reading else ()))
     unknown = tuple(dict.fromkeys(arguments.unread()))

@@ -91,8 +91,8 @@ def _where_from(arguments: Arguments) -> str:
 
 
 def _default_ffn(hidden: int, arguments: Arguments, style: dict[str, Any]) -> int:
-    """Megatron's: 4 h; with SwiGLU 2/3 of it, in whole 64s (validate_args), but not with --glu-activation."""
-    narrower = style["gated_mlp"] and not any(arguments.has(flag) for flag in ("glu-activation", "quick-geglu"))
+    """Megatron's: 4 h; with SwiGLU 2/3 of it, in whole 64s (validate_args), but not with those of _GIVEN_WIDE."""
+    narrower = style["gated_mlp"] and not any(map(arguments.has, _GIVEN_WIDE))
     return int(4 * hidden * 2 / 3 / 64) * 64 if narrower else 4 * hidden
 
 
@@ -105,9 +105,17 @@ def _kv_heads(arguments: Arguments, heads: int) -> int:
     return groups if arguments.has("group-query-attention") and groups else heads
 
 
-_GATED = {"swiglu": "swiglu", "gelu-tanh": "geglu_tanh", "geglu": "geglu", "quick-geglu": "quick_geglu"}
+_GATED = {
+    "swiglu": "swiglu",
+    "gelu-tanh": "geglu_tanh",
+    "geglu": "geglu",
+    "quick-geglu": "quick_geglu",
+    "t5-swiglu": "swiglu",  # OpenGPTX/Megatron-LM f8d245d
+}
 _ACTIVATIONS = {**_GATED, "squared-relu": "relu2"}
 """Flags of activations -> ours; without one it is GELU."""
+_GIVEN_WIDE = ("glu-activation", "quick-geglu", "t5-swiglu")
+"""Gates that leave the width as it is."""
 _GLU = ("swiglu", "geglu")
 """Values of --glu-activation that an architecture here says."""
 
@@ -166,6 +174,8 @@ def _positions(arguments: Arguments) -> str:
 def _attention(arguments: Arguments) -> dict[str, Any]:
     normed = arguments.has("qk-layernorm")  # latent attention has its norms in any case
     latent = [arguments.has(name) for name in ("multi-latent-attention", "multi-head-latent-attention")]
+    # Pai's first DeepSeek-V2 has no flag (megatron/core/models/deepseekv2 of A-Dying-Pig/Megatron-LM c232d7f)
+    latent.append(arguments.has("kv-lora-rank") and arguments.has("qk-nope-head-dim"))
     if any(latent) and (compressed := compressed_fields(arguments, noop_layers(arguments))):
         return compressed
     if any(latent):

@@ -124,8 +124,14 @@ def _batch(fields: Fields) -> list[str]:
     of_step = (
         as_tokens("gradient-accumulation-steps", steps) if whole is None else as_tokens("global-batch-size", whole)
     )
-    stages = fields.number("pipe_parallel_size", 1, least=0) or 1
-    return [*as_tokens("micro-batch-size", each), *of_step, *as_tokens("pipeline-model-parallel-size", stages)]
+    stages = fields.number("pipe_parallel_size", 0, least=0)
+    none = [] if stages else ["--no-pipeline-parallel"]
+    return [
+        *as_tokens("micro-batch-size", each),
+        *of_step,
+        *as_tokens("pipeline-model-parallel-size", stages or 1),
+        *none,
+    ]
 
 
 def _states(fields: Fields) -> list[str]:

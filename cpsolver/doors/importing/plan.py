@@ -7,7 +7,7 @@ from typing import Any
 
 from cpsolver.doors.importing.arguments import Arguments
 from cpsolver.doors.importing.chips import placed
-from cpsolver.doors.importing.degrees import ScriptDegrees, read_degrees
+from cpsolver.doors.importing.degrees import ScriptDegrees, partitioned_by_bf16, read_degrees
 from cpsolver.doors.importing.recomputation import Recomputation, read_recomputation
 from cpsolver.doors.importing.scope import notes_beside, plan_refusals
 from cpsolver.doors.importing.split import LayerSplit, places_as_v, read_split
@@ -114,6 +114,8 @@ def _imported_plan(
         notes.append(say("--sequence-parallel has no effect with tp 1: Megatron switches it off"))
     if arguments.has("use-distributed-optimizer") and not degrees.distributed_optimizer:
         notes.append(say("the distributed optimizer has nothing to shard over with dp x cp = 1"))
+    if partitioned_by_bf16(arguments) and degrees.distributed_optimizer:
+        notes.append(say("DeepSpeed's optimizer for bf16 shares its states out over the replicas without ZeRO too"))
     if arguments.has("lora-target-modules") and not adapter_fields(arguments, model):
         arguments.note_read("lora-r")
         refusals.append(
@@ -139,8 +141,12 @@ def _imported_plan(
     return ImportedPlan(placed(strategy, chip), (), tuple(notes), recomputed.blocks)
 
 
-_BEFORE_CORE = {"checkpoint-activations", "checkpoint-num-layers", "distribute-checkpointed-activations", "data-impl"}
-"""Arguments of Megatron-LM before its core, whose own implementation is the default; core_v0.4.0 has none of them."""
+_BEFORE_CORE = {
+    *("checkpoint-activations", "checkpoint-num-layers", "distribute-checkpointed-activations", "data-impl"),
+    *("layernorm-epsilon", "attention-head-type"),
+}
+"""Arguments of Megatron-LM before its core, whose own implementation is the default; core_v0.4.0 has none of them. The
+last one is of BigCode's fork of then."""
 
 
 def _flash(arguments: Arguments) -> bool:
@@ -165,7 +171,8 @@ def _flash(arguments: Arguments) -> bool:
     legacy = {"use-fused-rmsnorm", "DDP-impl", "auto-parallel", "deepspeed"} & arguments.given.keys()
     if "transformer-impl" not in arguments.given:
         legacy |= _BEFORE_CORE & arguments.given.keys()
-    return backend in ("flash", "fused", "auto") or not (local or legacy)
+    # Megatron-LM d98e8a6, models/backends.py: its own layers have a core of their own, whatever the backend
+    return not local and (backend in ("flash", "fused", "auto") or not legacy)
 
 
 def _fused_kernel(arguments: Arguments) -> bool:

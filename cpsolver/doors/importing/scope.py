@@ -42,10 +42,11 @@ def out_of_scope(program: str, tokens: Sequence[str]) -> str | None:
         if argument in given:
             told = later("is {what} (--{argument}): only the training of a decoder is planned")
             return say(told, what=say(what), argument=argument)
-    chosen = [after for before, after in pairwise(tokens) if before == "--stage"]
-    if chosen and (stage := _section("stages").get(chosen[-1])):
-        told = later("is {what} (--stage {stage}): only the training of one decoder is planned")
-        return say(told, what=say(stage), stage=chosen[-1])
+    for argument in ("stage", "train-mode"):
+        chosen = [after for before, after in pairwise(tokens) if before == f"--{argument}"]
+        if chosen and (stage := _section("stages").get(chosen[-1])):
+            told = later("is {what} (--{argument} {stage}): only the training of one decoder is planned")
+            return say(told, what=say(stage), argument=argument, stage=chosen[-1])
     if _HYBRID.search(name) and not given & set(_PATTERNS):
         return say("is a model of state-space layers whose places no pattern of the arguments says")
     return None

@@ -99,6 +99,18 @@ def _capacity(arguments: Arguments) -> float:
     return arguments.real("moe-expert-capacity-factor", 0.0)
 
 
+def capacity_notes(arguments: Arguments) -> list[str]:
+    """A note where an expert takes less than its even share of the tokens, which no spec says."""
+    if not 0 < (capacity := _capacity(arguments)) < 1:
+        return []
+    told = say(
+        "experts take {capacity:g} of their even share of the tokens, and all of it here; time and memory are "
+        "predicted too high",
+        capacity=capacity,
+    )
+    return [told]
+
+
 def _narrow(arguments: Arguments, precision: str) -> dict[str, Any]:
     """What 8 and 4 bits are used for: recipe, and weights that are held so only."""
     if precision == "nvfp4":

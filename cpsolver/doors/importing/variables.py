@@ -7,9 +7,9 @@ Such a value becomes a mark inside the text. It matters only where the text arou
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cpsolver.doors.importing.arithmetic import ArithmeticUnclearError, evaluate
 from cpsolver.doors.importing.braces import brace_words
@@ -39,12 +39,13 @@ _TRIMS = ("#", "##", "%", "%%")
 @dataclass(frozen=True)
 class UnclearValue:
     """A value that reading cannot know: the variable, the line and the reason. `argument`: it is an argument of the
-    script itself, or comes from one."""
+    script itself, or comes from one. `several`: it stands unquoted, and may be several words, or none."""
 
     name: str
     line: int
     reason: str
     argument: bool = False
+    several: bool = False
 
 
 @dataclass
@@ -89,11 +90,22 @@ class ShellVariables:
 
     def mark(self, name: str, line: int, reason: str, argument: bool = False) -> str:
         """The mark of an unclear value, to stand in a text."""
-        value = UnclearValue(name, line, reason, argument)
+        return self._mark_of(UnclearValue(name, line, reason, argument))
+
+    def _mark_of(self, value: UnclearValue) -> str:
         if value not in self._places:
             self._places[value] = len(self.unclear)
             self.unclear.append(value)
         return str(self._places[value]).join(MARKS)
+
+    def _unquoted(self, text: str) -> str:
+        """The text with marks of values that may be several words."""
+        return _MARK.sub(lambda match: self._mark_of(replace(self.unclear[int(match[1])], several=True)), text)
+
+    def _uncounted(self, values: list[str]) -> str | None:
+        """The mark that leaves it open how many elements an array has; None where they are known."""
+        several = (value for text in values for value in self.unclear_in(text) if value.several)
+        return next(map(self._mark_of, several), None)
 
     def set_maybe(self, name: str, line: int, value: str) -> str:
         """The mark of a variable that is set to that value where it is not known whether the command runs."""
@@ -212,7 +224,7 @@ class ShellVariables:
             value = part.text if part.kind == "text" else self._value(part, word.line)
             pieces = value if isinstance(value, list) else [value]
             if not part.quoted and not isinstance(value, _Fields):
-                text = " ".join(pieces)
+                text = " ".join(pieces) if part.kind == "text" else self._unquoted(" ".join(pieces))
                 if self.scalars.get("IFS", " \t\n") != " \t\n" and part.kind != "text":
                     text = self.mark("IFS", word.line, say("is set: how texts are split is not followed"))
                 pieces = text.split()
@@ -302,7 +314,7 @@ class ShellVariables:
         if length:
             return self._length(name, index, line)
         if name == "#" and not rest and self.positional is not None:
-            return str(len(self.positional))
+            return self._count(self.positional)
         if name in ("@", "*") and self.positional is None:
             self.mark(name, line, say("are the script's own arguments, taken as none"), argument=True)
             return []
@@ -334,25 +346,34 @@ class ShellVariables:
         if _MARK.search(place):
             return place
         values = self.arrays[name]
+        if (open_count := self._uncounted(values if place.startswith("-") else values[: int(place) + 1])) is not None:
+            return open_count
         return values[int(place)] if -len(values) <= int(place) < len(values) else None
 
     def _keys(self, name: str, line: int) -> str | list[str]:
         """The places of an array's elements."""
         if name in self.tables:
             return self.mark(name, line, say("is an associative array, which is not followed"))
+        if (open_count := self._uncounted(self.arrays.get(name, []))) is not None:
+            return open_count
         return [str(place) for place in range(len(self.arrays.get(name, [""] if name in self.scalars else [])))]
 
     def _length(self, name: str, index: str | None, line: int) -> str:
         if name in ("@", "*") and self.positional is not None:
-            return str(len(self.positional))
+            return self._count(self.positional)
         if name in self.tables:
             return self.mark(name, line, say("is an associative array, which is not followed"))
         if index in ("@", "*"):
-            return str(len(self.arrays.get(name, [self.scalars[name]] if name in self.scalars else [])))
+            alone = _MARK.search(self.scalars.get(name, ""))  # what is asked for as an array, and not followed as one
+            return alone.group() if alone else self._count(self.arrays.get(name, self.scalars.keys() & {name}))
         value = self.get(name)
         if value is None or _MARK.search(value):
             return self._missing(name, line) if value is None else value
         return str(len(value))
+
+    def _count(self, values: Collection[str]) -> str:
+        open_count = self._uncounted(list(values))
+        return str(len(values)) if open_count is None else open_count
 
     def _operated(
         self, name: str, values: str | list[str] | None, operator: str, operand: str, line: int
@@ -363,7 +384,10 @@ class ShellVariables:
             if operator == ":":
                 values = [self.script or "", *values] if name in ("@", "*") else values
                 bounds = self._bounds(operand, len(values), line)
-                return bounds if isinstance(bounds, str) else values[bounds]
+                if isinstance(bounds, str):
+                    return bounds
+                end = bounds.start if bounds.stop is None else bounds.stop
+                return self._uncounted(values if "-" in operand else values[:end]) or values[bounds]
             return [self._changed(name, value, operator, operand, line) for value in values]
         return self._changed(name, values, operator, operand, line)
 

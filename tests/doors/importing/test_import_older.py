@@ -191,7 +191,7 @@ def test_mindformers_has_models_with_llamas_configuration(tmp_path: Path, kind: 
 
 def test_a_field_whose_name_may_change_the_plan_is_told(tmp_path: Path) -> None:
     found = read(tmp_path, TITAN + "[parallelism]\nsome_parallel_degree = 2\n[compile]\nenable = true\n", "a.toml")
-    told = "parallelism.some_parallel_degree: not known here, and may change the plan by the name"
+    told = "parallelism.some_parallel_degree: not known here, and may change the plan"
     assert [note for note in found.notes if note.startswith(told)]
     assert found.unused == ("parallelism.some_parallel_degree", "compile.enable")
 

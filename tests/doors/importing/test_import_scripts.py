@@ -93,7 +93,7 @@ def test_names_of_files_and_chips_stay_in_their_comments_and_values() -> None:
         ),
         ("--use-flash-attn --attention-backend local", {"flash_attention": True}),
         ("--transformer-impl local", {"flash_attention": False}),
-        ("--transformer-impl local --attention-backend auto", {"flash_attention": True}),
+        ("--transformer-impl local --attention-backend auto", {"flash_attention": False}),
         ("--attention-backend auto", {"flash_attention": True}),
         ("--pipeline-model-parallel-size 2 --noop-layers 31", {"layers": (16, 15)}),
         (
