@@ -108,8 +108,9 @@ def problem_from(
         found += [name for name in unknown_names(_sound_names(data, base)) if (name.where, name.message) not in known]
         found = [_with_path(trouble) for trouble in found]
     if document is not None:
-        inside = [trouble for trouble in found if trouble.file in (None, document.file)]
-        found = document.in_order(inside) + [trouble for trouble in found if trouble not in inside]
+        here = (None, document.file)
+        inside = [trouble for trouble in found if trouble.file in here]
+        found = document.in_order(inside) + [trouble for trouble in found if trouble.file not in here]
     raise InputError(found)
 
 
