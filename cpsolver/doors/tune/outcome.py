@@ -53,7 +53,7 @@ def failure_kind(note: str) -> str:
 
 
 def _outcome(ending: Ending, reading: LogReading, log: Path) -> tuple[Outcome, str]:
-    many = f"{reading.iterations} measured iterations"
+    many = _measured_iterations(reading)
     if ending.error is not None:
         return "failed", f"not started: {ending.error}"
     if ending.lost is not None:
@@ -67,10 +67,15 @@ def _outcome(ending: Ending, reading: LogReading, log: Path) -> tuple[Outcome, s
     if reading.wrong is not None:
         return "failed", reading.wrong
     if ending.ended == "enough":
-        return "ok", f"ended after {many}, which were asked for"
+        return "ok", f"ended after {many}, which {'was' if reading.iterations == 1 else 'were'} asked for"
     if ending.code == 0:
         return _ended_well(reading, log)
     return _ended_badly(ending, reading, log)
+
+
+def _measured_iterations(reading: LogReading) -> str:
+    """How many were measured, in the words of a state (`state_notes.KEPT`)."""
+    return "1 measured iteration" if reading.iterations == 1 else f"{reading.iterations} measured iterations"
 
 
 def _ended_well(reading: LogReading, log: Path) -> tuple[Outcome, str]:
@@ -90,7 +95,7 @@ def _ended_badly(ending: Ending, reading: LogReading, log: Path) -> tuple[Outcom
         why = "perhaps by the host's out-of-memory killer; that is not device memory"
     told = f"{how}: {why}" if why else how
     if reading.step_time_s is not None and reading.iterations >= enough_iterations():
-        return "ok", f"after {reading.iterations} measured iterations the command ended with {told}"
+        return "ok", f"after {_measured_iterations(reading)} the command ended with {told}"
     return "failed", f"{told} (log: {log})"
 
 
