@@ -62,7 +62,7 @@ class Document:
         return None if mark is None else (mark.line + 1, mark.column + 1)
 
     def _items_of(self, node: Any) -> dict[str | int, tuple[Any, Any]]:
-        """Where each key or item of a node starts, and its value's node; looked up once, for many places of one node."""
+        """Where each key or item of a node starts, and its value; looked up once, for many places of one node."""
         if id(node) not in self._items:
             self._items[id(node)] = _items(node)
         return self._items[id(node)]

@@ -21,6 +21,7 @@ EXIT_NO_PLAN_IN_TIME = 4
 Path = tuple[str | int, ...]
 """The keys and list indices that lead to a value, e.g. `("cluster", "num_gpus")`."""
 
+
 class _Short(reprlib.Repr):
     """Short forms, of whole numbers of any size too: Python writes those of thousands of digits in hexadecimal only."""
 

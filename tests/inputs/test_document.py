@@ -1,6 +1,7 @@
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,9 +59,13 @@ def test_a_key_that_stands_twice_is_where_it_stands_first() -> None:
 
 
 def test_many_places_of_one_mapping_need_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = list[object]()
-    items = documents._items
-    monkeypatch.setattr(documents, "_items", lambda node: looks.append(node) or items(node))
+    looks, items = list[object](), documents._items
+
+    def looked(node: object) -> Any:
+        looks.append(node)
+        return items(node)
+
+    monkeypatch.setattr(documents, "_items", looked)
     document = parse_yaml("".join(f"k{number}: 1\n" for number in range(200)))
     troubles = [Trouble(f"k{number}", "wrong", path=(f"k{number}",)) for number in range(200)]
     assert [trouble.line for trouble in document.in_order(reversed(troubles))] == list(range(1, 201))
@@ -73,7 +78,10 @@ def test_a_number_without_end_is_none(number: str) -> None:
 
 
 def test_numbers_that_python_does_not_write_are_shown() -> None:
-    assert str(Trouble("a", "wrong", 16**5000)) == "a = 0x10000000000000000000000000...00000000000000000000000000000: wrong"
+    assert (
+        str(Trouble("a", "wrong", 16**5000))
+        == "a = 0x10000000000000000000000000...00000000000000000000000000000: wrong"
+    )
 
 
 def test_aliases_share_values() -> None:

@@ -26,6 +26,7 @@ from cpsolver.doors.report.html.choices import choices_page
 from cpsolver.explanation.account import SILENT, SearchDisplay
 from cpsolver.inputs.document import Document
 from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.text import plural
 from cpsolver.problem.asked import Source, check_kinds
 from cpsolver.problem.flags import ARGUMENT_OF, in_flags
 from cpsolver.problem.problem import Problem
@@ -87,7 +88,7 @@ class LazySweep:
 
     def __repr__(self) -> str:
         known = sum(case.key in self._rows for case in self._cases)
-        return f"<sweep of {len(self):,} cells, {known:,} of them known>"
+        return f"<sweep of {plural(len(self), 'cell')}, {known:,} of them known>"
 
 
 def sweep(
@@ -240,7 +241,7 @@ class ComparedOptions:
 
     def __repr__(self) -> str:
         won = "no winner" if self.winner is None else f"the winner {self.winner.name}"
-        return f"<{len(self.options)} options compared, {won}>"
+        return f"<{plural(len(self.options), 'option')} compared, {won}>"
 
 
 def compare(
@@ -296,7 +297,11 @@ def compare(
         raise InputError(_of_a_call(trouble, model) for trouble in error.troubles) from None
 
 
+_ARGUMENT_OF_OPTION = {"--on": "on", "SPEC": "sources", "--tokens": "tokens", "--time-limit": "time_limit_s"}
+
+
 def _of_a_call(trouble: Trouble, model: bool) -> Trouble:
     """A trouble in the names of the arguments; of a spec its fields keep theirs."""
-    trouble = replace(trouble, where={"--on": "on", "SPEC": "sources"}.get(trouble.where, trouble.where))
+    option, blank, rest = trouble.where.partition(" ")
+    trouble = replace(trouble, where=_ARGUMENT_OF_OPTION.get(option, option) + blank + rest)
     return in_flags(trouble, ARGUMENT_OF) if model else trouble
