@@ -69,6 +69,13 @@ class _Commands(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, wide(say(line))) for name, (_, line) in COMMANDS.items()])
 
+    def make_context(self, *given: Any, **more: Any) -> click.Context:
+        """As click makes it; a Ctrl-C meanwhile ends the command as any other does."""
+        try:
+            return super().make_context(*given, **more)
+        except KeyboardInterrupt:
+            sys.exit(EXIT_INTERRUPTED)
+
     def invoke(self, ctx: click.Context) -> Any:
         from cpsolver.inputs.errors import InputError
 
