@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from _thread import interrupt_main
+from pathlib import Path
 from threading import Timer
 from typing import Any
 
@@ -14,6 +16,8 @@ _SOON_S = 0.05
 
 def main() -> None:
     """The command line. Until it is loaded Ctrl-C ends the process without a word; where it is ignored, it stays so."""
+    if sys.stderr is None:  # it was closed: what is told goes nowhere, and no file of ours takes its place
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (open to the end)
     python_raises = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if python_raises:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

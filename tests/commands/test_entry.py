@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -82,3 +83,22 @@ def test_what_else_cannot_be_raised_is_told(capsys: pytest.CaptureFixture[str]) 
         patch.setattr(sys, "__unraisablehook__", told.append)
         entry.come_again(Ignored)
     assert told == [Ignored]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
+@pytest.mark.parametrize("asked", ["--help", "--version", "chips"])
+def test_a_full_disk_is_told(asked: str) -> None:
+    program = f"import sys; sys.argv[1:] = [{asked!r}]; from cpsolver.commands.entry import main; main()"
+    with Path("/dev/full").open("w") as full:
+        found = subprocess.run(
+            [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (found.returncode, found.stderr) == (2, "error: No space left on device\n")
+
+
+def test_who_closes_stderr_gets_the_answer_all_the_same() -> None:
+    asked = "plan llama2-7b --on a800:8 --batch 8 --seq 2048".split()
+    closed = f"import sys; sys.stderr = None; sys.argv[1:] = {asked}; "
+    found = ended(f"{closed}from cpsolver.commands.entry import main; main()")
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout.startswith("llama2-7b on 8 × a800")
