@@ -97,7 +97,7 @@ def test_a_full_disk_is_told(asked: str) -> None:
 
 
 def test_who_closes_stderr_gets_the_answer_all_the_same() -> None:
-    asked = "plan llama2-7b --on a800:8 --batch 8 --seq 2048".split()
+    asked = ["plan", "llama2-7b", "--on", "a800:8", "--batch", "8", "--seq", "2048"]
     closed = f"import sys; sys.stderr = None; sys.argv[1:] = {asked}; "
     found = ended(f"{closed}from cpsolver.commands.entry import main; main()")
     assert (found.returncode, found.stderr) == (0, "")
