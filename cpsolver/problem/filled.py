@@ -9,7 +9,7 @@ from itertools import groupby
 from math import prod
 from typing import Any
 
-from cpsolver.inputs.errors import InputError, Trouble, nearest_names
+from cpsolver.inputs.errors import InputError, Trouble, nearest_names, shown
 from cpsolver.inputs.language import counted, later, say
 from cpsolver.plans.dimensions import DEGREES, DIMENSIONS, OF_DEVICES, PLAN_FIELDS, SIZES
 from cpsolver.plans.strategy import Strategy
@@ -124,11 +124,11 @@ def _sizes(problem: Problem, given: Mapping[str, Any]) -> dict[str, int]:
     said = {name: sizes[name] for name in OF_DEVICES if name != free}
     product = prod(said.values())
     if problem.num_gpus % product:
-        sizes_text = " * ".join(f"{name} {size}" for name, size in said.items())
+        sizes_text = " * ".join(f"{name} {shown(size)}" for name, size in said.items())
         message = later(
             "{sizes} = {product} does not divide the cluster's {num_gpus} devices: no {free} fits",
             sizes=sizes_text,
-            product=product,
+            product=shown(product),
             num_gpus=problem.num_gpus,
             free=free,
         )

@@ -52,12 +52,20 @@ def make_problem(
 def plain(value: Any) -> Any:
     """The value with Python's own numbers and lists in place of NumPy's, in mappings and lists too.
 
-    Numbers out of a data frame are NumPy's: 64 of one is a whole number like any other.
+    Numbers out of a data frame are NumPy's: 64 of one is a whole number like any other. Raises InputError for what
+    holds itself.
     """
+    try:
+        return _plain(value)
+    except RecursionError:
+        raise InputError(Trouble("", "is nested too deeply, or in itself")) from None
+
+
+def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {plain(name): plain(item) for name, item in value.items()}
+        return {_plain(name): _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(plain(item) for item in value)
+        return type(value)(_plain(item) for item in value)
     return value.tolist() if type(value).__module__ == "numpy" and hasattr(value, "tolist") else value
 
 

@@ -12,7 +12,7 @@ from cpsolver.explanation.account import SILENT, Account, SearchDisplay, explain
 from cpsolver.explanation.favourite import Favourite
 from cpsolver.explanation.recommendation import recommended
 from cpsolver.plans.strategy import Strategy
-from cpsolver.problem.asked import Asked, Source, decided
+from cpsolver.problem.asked import Asked, Source, check_given, decided
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import sound_evaluation
 from cpsolver.search.space import Spaces
@@ -106,6 +106,8 @@ def explained(
     source: Source | PlanAnswer | JudgedPlan, strategy: Strategy | None, asked: Asked, display: SearchDisplay | None
 ) -> Account | Favourite:
     """What is to be said of a spec; of a plan where one is given. Raises InputError."""
+    if strategy is not None:
+        check_given(strategy=strategy)
     if isinstance(source, JudgedPlan):
         return explain_plan(source.problem, source.strategy if strategy is None else strategy, display or SILENT)
     problem = asked.problem(source.problem if isinstance(source, PlanAnswer) else source)

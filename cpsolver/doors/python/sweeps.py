@@ -27,8 +27,9 @@ from cpsolver.explanation.account import SILENT, SearchDisplay
 from cpsolver.inputs.document import Document
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.inputs.text import plural
-from cpsolver.problem.asked import Source, check_kinds
+from cpsolver.problem.asked import Source, check_given, check_kinds
 from cpsolver.problem.flags import ARGUMENT_OF, in_flags
+from cpsolver.problem.load import plain
 from cpsolver.problem.problem import Problem
 
 Chips: TypeAlias = str | Mapping[str, int]
@@ -139,7 +140,7 @@ def sweep(
     axes |= {"gpus_per_node": gpus_per_node, "network": network}
     sections = {"cluster": dict(cluster or {}), "training": dict(training or {}), "search": search}
     made = _asked(source, on, axes, sections)
-    request = SweepRequest(made.file, _path(db), jobs, time_limit_s, retry_failed=retry_failed)
+    request = SweepRequest(made.file, _path(db, "db"), jobs, time_limit_s, retry_failed=retry_failed)
     request = replace(request, on="ray" if ray else None, ray_address=ray if isinstance(ray, str) else None)
     return _with_place(made, replace(request, calibration=_path(calibration)))
 
@@ -151,11 +152,14 @@ def _asked(
     whole = not isinstance(source, Mapping) or "base" in source
     if whole and not isinstance(source, list | tuple) and on is axes["batch"] is axes["seq"] is None:
         return sweep_of(Document(dict(source))) if isinstance(source, Mapping) else load_sweep(fspath(source))
-    return sweep_of(Document(_fields({"model": source, **axes}, on, sections)))
+    return sweep_of(Document(plain(_fields({"model": source, **axes}, on, sections))))
 
 
-def _path(given: str | PathLike[str] | None) -> str | None:
-    return None if given is None else fspath(given)
+def _path(given: str | PathLike[str] | None, name: str = "calibration") -> str | None:
+    if given is None:
+        return None
+    check_given(**{name: given})
+    return fspath(given)
 
 
 def _with_place(made: Sweep, request: SweepRequest) -> LazySweep:
