@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from math import prod
 from typing import Any
@@ -16,6 +16,7 @@ from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.strategy_file import strategy_from_fields
 
+_OF_A_STAGE = re.compile(r"stages\[(\d+)\]\.(\w+)(.*)")
 _LISTS = ("layers", "stage_chips", "recompute_modules")
 SETTABLE = (*PLAN_FIELDS, *_LISTS, "recompute", "recompute_layers")
 """What may be said of a plan: the decisions that are one value, layers and chips of each stage, recomputation."""
@@ -75,13 +76,24 @@ def fill_strategy(problem: Problem, given: Mapping[str, Any]) -> Filled:
     try:
         strategy = strategy_from_fields({**fields, "stages": _stages(values)}, problem)
     except InputError as error:
-        raise InputError(Trouble("--set", str(trouble)) for trouble in error.troubles) from None
+        texts = dict.fromkeys(str(_as_decision(trouble)) for trouble in error.troubles)
+        raise InputError(Trouble("--set", text) for text in texts) from None
     one_chip = len(problem.supplies) == 1
     quiet = {"stage_chips"} if one_chip else set()
     if problem.model.moe is None:
         quiet |= {"ep", "etp"}
     told = [name for name in (*DIMENSIONS, *SETTABLE) if name in values and name not in given and name not in quiet]
     return Filled(strategy, {name: values[name] for name in dict.fromkeys(told)})
+
+
+def _as_decision(trouble: Trouble) -> Trouble:
+    """A trouble of a plan's file, `stages[1].layers`, in the name of the decision: `layers[1]`, `recompute`."""
+    found = _OF_A_STAGE.fullmatch(trouble.where)
+    if found is None:
+        return trouble
+    stage, name, rest = found.groups()
+    listed = {"layers": "layers", "chip": "stage_chips"}.get(name)
+    return replace(trouble, where=f"{name}{rest}" if listed is None else f"{listed}[{stage}]{rest}")
 
 
 def _scalar(text: str) -> Any:

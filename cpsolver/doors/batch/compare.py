@@ -22,6 +22,7 @@ from cpsolver.profiles.constants import Overlay, load_overlay
 from cpsolver.search.objective import dollars_per_hour
 from cpsolver.search.result import Result
 from cpsolver.spec.spec import Spec
+from cpsolver.spec.training import MOST
 
 _HOURS = 24.0
 _RESIZED, _RESIZED_OF = later("{change} node"), later("{change} node of {chip}")
@@ -258,6 +259,8 @@ def _wrong_with(name: str, count: int, dollars: float | None, chips: Mapping[str
         yield later("names {name!r} twice", name=name)
     if count < 1:
         yield later("has {count} of {name}: at least 1", count=count, name=name)
+    if count > MOST:
+        yield later("has {count} of {name}: at most {most:,}", count=count, name=name, most=MOST)
     if dollars is not None and not 0 < dollars < inf:
         yield later("has a price of {dollars:g} for {name}: more than 0, and finite", dollars=dollars, name=name)
 

@@ -25,7 +25,7 @@ from cpsolver.doors.report.frame import data_frame, table_html
 from cpsolver.doors.report.html.choices import choices_page
 from cpsolver.explanation.account import SILENT, SearchDisplay
 from cpsolver.inputs.document import Document
-from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.errors import InputError, Trouble, shown
 from cpsolver.inputs.text import plural
 from cpsolver.problem.asked import Source, check_given, check_kinds
 from cpsolver.problem.flags import ARGUMENT_OF, in_flags
@@ -204,7 +204,9 @@ def _cluster(on: Chips, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def text_of_chips(on: Chips) -> str:
     """Chips in one line, `h800:64,a800:64`."""
-    return on if isinstance(on, str) else ",".join(f"{name}:{count}" for name, count in on.items())
+    if isinstance(on, str):
+        return on
+    return ",".join(f"{name}:{shown(count) if type(count) is int else count}" for name, count in on.items())
 
 
 @dataclass(frozen=True, repr=False)

@@ -165,6 +165,7 @@ def test_what_cannot_be_compared_is_said(files: tuple[str, ...], options: tuple[
     ("options", "said"),
     [
         (("--on", "a800:-4"), "error: --on = 'a800:-4': has -4 of a800: at least 1\n"),
+        (("--on", "a800:2000000"), "error: --on = 'a800:2000000': has 2000000 of a800: at most 1,048,576\n"),
         (("--on", "a800:8@0"), "error: --on = 'a800:8@0': has a price of 0 for a800: more than 0, and finite\n"),
         (("--on", "a800:8@nan"), "error: --on = 'a800:8@nan': has a price of nan for a800: more than 0, and finite\n"),
         (("--on", ":8"), "error: --on = ':8': names no chip type\n"),
