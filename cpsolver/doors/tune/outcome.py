@@ -10,6 +10,7 @@ from pathlib import Path
 from cpsolver.doors.tune.logs import LogReading, enough_iterations, looked_for
 from cpsolver.doors.tune.runner import Ending
 from cpsolver.doors.tune.trial import Outcome, TrialMemory
+from cpsolver.inputs.errors import one_line
 
 ENDED_BY = {"interrupted": "ended by Ctrl-C", "signal": "ended by a signal, as schedulers send it,"}
 _CHANGING = re.compile(r"/\S+|\d+")
@@ -37,7 +38,7 @@ def judge(ending: Ending, reading: LogReading, log: Path) -> Verdict:
     notes = "; ".join((*filter(None, [told]), *(reading.notes if timed else ())))
     return Verdict(
         outcome=outcome,
-        note=notes,
+        note=one_line(notes),  # a log may hold what commands a terminal
         step_time_s=reading.step_time_s if timed else None,
         peak_memory_gib=None if outcome == "failed" else reading.peak_memory_gib,
         memory_kind=None if outcome == "failed" else reading.memory_kind,

@@ -97,3 +97,8 @@ def test_one_iteration_is_no_iterations() -> None:
     lines = [iteration_line(number, 2000) for number in range(1, 4)]
     assert verdict(ended(-15, "enough"), *lines).note == "ended after 1 measured iteration, which was asked for"
     assert verdict(ended(-15, "timeout"), *lines).note == "ended at its time limit after 1 measured iteration"
+
+
+def test_what_a_log_says_commands_no_terminal() -> None:
+    note = verdict(ended(1), "\x1b]0;title\x07RuntimeError: \u202elost").note
+    assert note == "exit code 1: \\x1b]0;title\\x07RuntimeError: \\u202elost (log: /state/log.txt)"
