@@ -192,7 +192,7 @@ def load_strategy(path: File, problem: Problem | None = None, number: int = 1) -
     from cpsolver.problem.asked import check_given
     from cpsolver.problem.strategy_file import load_strategy as load
 
-    check_given(path=path, **({} if problem is None else {"problem": problem}))
+    check_given(path=path, number=number, **({} if problem is None else {"problem": problem}))
     return load(fspath(path), problem, number)
 
 
@@ -217,10 +217,10 @@ def solve(problem: Problem | Fields | File, *, display: SearchDisplay | None = N
     plans so far and the gap that is left. `display` shows how it goes (by default nothing does). Raises InputError for
     a spec that is wrong.
     """
-    from cpsolver.explanation.account import SILENT
+    from cpsolver.explanation.account import display_of
     from cpsolver.explanation.recommendation import recommended
 
-    return recommended(_problem(problem), display or SILENT)
+    return recommended(_problem(problem), display_of(display))
 
 
 def verify(problem: Problem, result: Result, *, time_limit_s: float = 60.0) -> Result:
@@ -236,7 +236,7 @@ def verify(problem: Problem, result: Result, *, time_limit_s: float = 60.0) -> R
     from cpsolver.search.result import Result as Known
     from cpsolver.search.verification import verify as look_again
 
-    check_given(problem=problem)
+    check_given(problem=problem, time_limit_s=time_limit_s)
     if not isinstance(result, Known):
         raise InputError(Trouble("result", "must be what `solve` gave", result))
     return replace(result, verification=look_again(problem, result, time_limit_s))
@@ -417,7 +417,8 @@ def export(
     from cpsolver.doors.export.judge import exported
     from cpsolver.problem.asked import check_given
 
-    check_given(problem=problem, strategy=strategy, **({} if folder is None else {"folder": folder}))
+    said = {name: value for name, value in {"folder": folder, "job": job}.items() if value is not None}
+    check_given(problem=problem, strategy=strategy, target=target, **said)
     return exported(problem, strategy, target, None if folder is None else fspath(folder), force, job)
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from _thread import interrupt_main
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -14,8 +15,11 @@ _SOON_S = 0.05
 """Later than what cannot raise a KeyboardInterrupt has ended, most often."""
 
 
-def main() -> None:
-    """The command line. Until it is loaded Ctrl-C ends the process without a word; where it is ignored, it stays so."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line, or these arguments.
+
+    Until it is loaded Ctrl-C ends the process without a word; where it is ignored, it stays so.
+    """
     if sys.stderr is None:  # it was closed: what is told goes nowhere, and no file of ours takes its place
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (open to the end)
     python_raises = signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -26,7 +30,7 @@ def main() -> None:
     if python_raises:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.unraisablehook = come_again
-    command()
+    command(arguments)
 
 
 def come_again(unraisable: Any) -> None:

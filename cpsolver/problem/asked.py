@@ -38,6 +38,10 @@ _ONE: dict[str, tuple[tuple[type, ...], str]] = {
     "db": _KINDS["calibration"],
     "spec": ((Mapping,), "must be a mapping of fields"),
     "problem": ((Problem,), "must be a problem: load_problem and make_problem make one"),
+    "target": ((str,), "must be the name of a target"),
+    "job": ((str,), "must be the name of a kind of job"),
+    "number": ((int,), "must be a whole number"),
+    "time_limit_s": ((int, float), "must be a number of seconds"),
     "strategy": ((Strategy,), "must be a plan: load_strategy and make_strategy make one"),
 }
 

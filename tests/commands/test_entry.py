@@ -31,7 +31,7 @@ from cpsolver.commands import entry, main
 class Part:
     def __del__(self):
         raise KeyboardInterrupt
-def command():
+def command(_arguments):
     try:
         Part()
         while True:

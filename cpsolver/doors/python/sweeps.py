@@ -23,7 +23,7 @@ from cpsolver.doors.batch.run import SweepAnswer, SweepRequest, cases_of, cells_
 from cpsolver.doors.batch.sweep import Sweep, load_sweep, sweep_of
 from cpsolver.doors.report.frame import data_frame, table_html
 from cpsolver.doors.report.html.choices import choices_page
-from cpsolver.explanation.account import SILENT, SearchDisplay
+from cpsolver.explanation.account import SearchDisplay, display_of
 from cpsolver.inputs.document import Document
 from cpsolver.inputs.errors import InputError, Trouble, shown
 from cpsolver.inputs.text import plural
@@ -298,7 +298,7 @@ def compare(
             specs.append(fspath(source) if isinstance(source, PathLike) else source)
     request = ComparisonRequest(tuple(specs), texts, tokens, nodes, time_limit_s, _path(calibration))
     try:
-        return ComparedOptions(compared(request, display or SILENT))
+        return ComparedOptions(compared(request, display_of(display)))
     except InputError as error:
         raise InputError(_of_a_call(trouble, model) for trouble in error.troubles) from None
 
