@@ -209,8 +209,10 @@ def _gemma3(r: Reader) -> Fields:
 
 
 def _gpt_oss(r: Reader) -> Fields:
-    """Biases everywhere, also of experts and router; learned sinks; windows in every other layer."""
-    fields = {**_llama(r, bias_qkv=True, bias_out=True), "bias_mlp": True}
+    """Biases everywhere, also of experts and router; learned sinks; windows in every other layer. Its experts multiply
+    x * sigmoid(1.702 x), cut off at `swiglu_limit`, by one more than the other half (modeling_gpt_oss.py)."""
+    gate = {"activation": "quick_geglu", "gate_offset": 1, "activation_clamp": r.get("swiglu_limit", default=7)}
+    fields = {**_llama(r, bias_qkv=True, bias_out=True), "bias_mlp": True, **gate}
     router = {"router_bias": True, "router_softmax": True}  # of its product, as all others; GptOssTopKRouter
     moe = {**_moe(r, "num_local_experts", width=fields["ffn"]), **router}
     return {**fields, "moe": moe, "attention": {"sinks": True, **_window(r, fields["layers"], 128, 2)}}
@@ -277,8 +279,12 @@ def _minimax_m2(r: Reader) -> Fields:
 
 
 def _llama4(r: Reader) -> Fields:
-    """Experts in every layer, or in every other from the second; one shared expert; dense layers of another width."""
-    fields = _llama(r)
+    """Experts in every layer, or in every other from the second; one shared expert; dense layers of another width.
+    Every fourth layer has no rotary embedding, unless a list says other ones."""
+    listed = r.get("no_rope_layers") or []
+    turned = listed if isinstance(listed, list) else []
+    usual = turned == [int((layer + 1) % 4 > 0) for layer in range(len(turned))]
+    fields = {**_llama(r), "attention": {"no_rope_every": 4} if usual else {}}
     step = r.get("interleave_moe_layer_step", default=1)
     moe = {**_moe(r, "num_local_experts", width=fields["ffn"]), "shared_experts": 1}
     moe |= {"freq": step, "offset": step - 1} if step > 1 else {}

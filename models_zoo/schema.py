@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 from pydantic_core import ValidationError
 
 from models_zoo.consistency import Written, contradictions, derived, too_large
@@ -81,7 +90,8 @@ class Attention(_ArchitectureRecord):
     `full_every` counts layers: with a `sliding_window`, layers n, 2n, 3n, ... attend to everything and the
     others to the window only; without `full_every` every layer has the window. `global_head_dim` and
     `global_kv_heads` replace `head_dim` and `kv_heads` in those full layers. `compression`, of kind csa: for each layer
-    the tokens to a key beyond the window, 0 for none there; an indexer selects where they are fewest.
+    the tokens to a key beyond the window, 0 for none there; an indexer selects where they are fewest. `no_rope`: no
+    layer has a rotary embedding; `no_rope_every`: layers n, 2n, 3n, ... have none.
     """
 
     kind: Literal["mha", "gqa", "mqa", "mla", "csa"] = "mha"
@@ -102,6 +112,7 @@ class Attention(_ArchitectureRecord):
     o_groups: PositiveInt | None = None
     compression: tuple[NonNegativeInt, ...] | None = None
     no_rope: bool = False
+    no_rope_every: PositiveInt | None = None
     indexer: Indexer | None = None
 
     @property
@@ -197,7 +208,9 @@ class Architecture(_ArchitectureRecord):
     above 1 are hyper-connections: so many hidden states, mixed before and after each block. `vision`: an encoder of
     images beside the decoder, which is there where images are trained on. `norm_epsilon` is what norms add to the mean
     square, `rotary_base` the base of the rotary embedding, `router_scaling` what the routed experts' weights are
-    multiplied by: no plan depends on them, and None says that they are not known. `published_params_gap` says why the
+    multiplied by, `gate_offset` what is added to a gated block's other half before they are multiplied,
+    `activation_clamp` what both halves are cut off at: no plan depends on them, and None says that they are not known,
+    or that there is none. `published_params_gap` says why the
     computed count may be off the published one by over 1 %. `hugging_face` lists repositories there whose weights have
     this shape, base models first, by their own names.
 
@@ -219,6 +232,8 @@ class Architecture(_ArchitectureRecord):
     max_positions: PositiveInt | None = None
     gated_mlp: bool = True
     activation: str = "swiglu"
+    gate_offset: NonNegativeFloat = 0.0
+    activation_clamp: PositiveFloat | None = None
     norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
     norm_bias: bool = False
     norm_epsilon: PositiveFloat | None = None

@@ -271,7 +271,7 @@ def part_operators(
 ) -> list[Operator]:
     """The same by operator."""
     backward = problem.stack.elementwise_backward_factor
-    unfused = () if problem.spec.training.fused_kernels else ("unfused_traffic_factor",)
+    unfused = () if problem.fused_kernels else ("unfused_traffic_factor",)
     found = _gemms(problem, device, made_of, tokens)
     for each in traffic:
         seconds = stream(problem, device, each)
@@ -440,7 +440,7 @@ def _routing(problem: Problem, shard: Shard, tokens: Floats) -> list[Traffic]:
 def stream(problem: Problem, device: ChipSpeeds, traffic: Traffic) -> Floats:
     """Seconds to read and write all elements; unfused kernels are more and go over them more often."""
     times: float = 1.0 if traffic.constant is None else getattr(problem.stack, traffic.constant)
-    factor = 1.0 if problem.spec.training.fused_kernels else problem.stack.unfused_traffic_factor
+    factor = 1.0 if problem.fused_kernels else problem.stack.unfused_traffic_factor
     return device.stream(traffic.elements * problem.element_bytes * times * factor, traffic.kernels * factor)
 
 

@@ -153,6 +153,7 @@ def _block_bytes(problem: Problem, shard: Shard, kind: LayerKind) -> LayerBytes:
     fed_bytes = problem.element_bytes * tokens * fed + adapter_bytes(problem, shard, kind, "mlp")
     mixed = problem.element_bytes * tokens * _mixer_elements(problem, shard, kind)
     rest = inputs + masks + mixed + fed_bytes + adapter_bytes(problem, shard, kind, "attention")
+    rest = rest + _upcast_bytes(problem, kind) * model.hidden * own
     gathered = np.where(shard.sequence_parallel, problem.element_bytes * model.hidden * tokens, 0.0)
     gradients = (
         problem.stack.backward_buffer_share * problem.element_bytes * (2 * inside * tokens + 2 * model.hidden * own)
@@ -171,6 +172,15 @@ def _block_bytes(problem: Problem, shard: Shard, kind: LayerKind) -> LayerBytes:
         checkpoint=_checkpoint_bytes(problem, shard),
         buffer=gradients + gathered + weights + results + pairs + _exchanged_bytes(problem, shard, kind),
     )
+
+
+def _upcast_bytes(problem: Problem, kind: LayerKind) -> float:
+    """What norms of one operator after another keep of each value beside its 16-bit copies: an RMS norm its input in
+    fp32, a layer norm so in place of the 16-bit one (transformers 5.24, LlamaRMSNorm; PyTorch's layer_norm, autocast).
+    """
+    if not problem.stack.eager_layers or problem.element_bytes > 2:
+        return 0.0
+    return norms(problem.model, kind) * (4.0 if problem.model.norm == "rmsnorm" else 2.0)
 
 
 def _input_bytes(problem: Problem) -> float:
@@ -250,10 +260,11 @@ def _feed_forward_elements(problem: Problem, shard: Shard, kind: LayerKind) -> t
     """Elements a token of the widest GEMM's output, and all that a feed-forward block keeps beside its input."""
     model, tp = problem.model, shard.tp.astype(np.float64)
     gates = 2 if model.gated_mlp else 1
+    kept = gates + problem.stack.eager_layers * (gates - 1)  # the activation function's result, before it is gated
     if not kind.feed_forward:
         return _widest_of_mixer(problem, shard, kind), np.zeros(len(shard.tp))
     if not kind.experts:
-        return gates * model.ffn / tp, (gates + (problem.lora is None)) * model.ffn / tp
+        return gates * model.ffn / tp, (kept + (problem.lora is None)) * model.ffn / tp
     moe, load = model.moe, routed_load(problem)
     assert moe is not None
     routed = load * moe.computed * moe.expert_ffn
@@ -262,7 +273,7 @@ def _feed_forward_elements(problem: Problem, shard: Shard, kind: LayerKind) -> t
     gathered, results = load * shard.etp / tp, problem.stack.kept_expert_outputs / shard.sequence_split
     latent = 2 * (moe.latent or 0) / shard.sequence_split  # what is sent, and what comes back
     sent = copies_sent(problem) * model.expert_width * (gathered + results) + latent
-    return gates * width / tp, (gates + 1) * width / tp + weighted + sent
+    return gates * width / tp, (kept + 1) * width / tp + weighted + sent
 
 
 def _widest_of_mixer(problem: Problem, shard: Shard, kind: LayerKind) -> Floats:

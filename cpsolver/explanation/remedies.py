@@ -13,7 +13,7 @@ from cpsolver.explanation.closest import states_share
 from cpsolver.explanation.wishes import taken, wishes
 from cpsolver.inputs.language import say
 from cpsolver.problem.problem import Problem
-from cpsolver.profiles.default_stack import usual_stack
+from cpsolver.profiles.default_stack import NAMED, usual_stack
 from cpsolver.profiles.switches import DTYPES
 from cpsolver.search.result import Plan
 from cpsolver.search.space import divisors
@@ -88,10 +88,13 @@ def settings_freed(problem: Problem) -> list[tuple[dict[Path, Any], str]]:
     """Every setting of a spec that narrows the search, freed: the change to the spec, and what to call it."""
     found: list[tuple[dict[Path, Any], str]] = []
     launcher, stack, search = problem.named_launcher, problem.stack, problem.spec.search
-    if launcher is not None:
+    other, comes_along = usual_stack(), stack.runs is not None and problem.stack_why != NAMED
+    if launcher is not None and comes_along:  # and goes with it: it is what the framework runs
+        text = say("with another launcher than {name} (stack {other})", name=launcher.name, other=other)
+        found.append(({("launcher",): None, ("stack",): other}, text))
+    elif launcher is not None:
         found.append(({("launcher",): None}, say("with another launcher than {name}", name=launcher.name)))
-    if stack.runs is not None:
-        other = usual_stack()
+    if stack.runs is not None and not comes_along:
         found.append(
             ({("stack",): other}, say("with another stack than {name} ({other})", name=stack.name, other=other))
         )

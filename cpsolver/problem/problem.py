@@ -247,6 +247,12 @@ class Problem:
         return self.spec.training.cuda_graph or GRAPH_SCOPES[int(self.stack.cuda_graph_scope)]
 
     @property
+    def fused_kernels(self) -> bool:
+        """Norms, rotary embeddings, biases and activation functions are fused kernels: as the spec says, unless the
+        stack has none."""
+        return self.spec.training.fused_kernels and not self.stack.eager_layers
+
+    @property
     def fused_experts(self) -> bool:
         """Experts' activation is computed as their products write their results: with graphs of the whole iteration and
         blocks that the matrix units scale, where the stack does so."""

@@ -102,6 +102,7 @@ class Constants(BaseModel):
     backward_buffer_share: Constant
     kept_expert_outputs: Constant
     kept_weighted_activations: Constant
+    eager_layers: Constant
     zero_experts_sent: Constant
     host_gradients: Constant
     gathered_layers: Constant

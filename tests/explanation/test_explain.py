@@ -212,6 +212,15 @@ def test_another_launcher_is_a_remedy() -> None:
     assert remedy.plan.strategy.pp == 2
 
 
+def test_a_stack_that_came_with_a_launcher_goes_with_it() -> None:
+    """What it runs is what the launcher's framework does."""
+    spec = {"model": "llama2-7b", "cluster": {"num_gpus": 16, "chips": "a800"}, "launcher": "accelerate"}
+    spec |= {"training": {"global_batch_size": 64, "sequence_length": 4096}, "search": {"pin": {"pp": 2}}}
+    (remedy,) = [each for each in _explained(resolve(parse_spec(spec))).remedies if each.spec.launcher is None]
+    assert str(remedy).startswith("with another launcher than accelerate (stack megatron-core) a plan exists: ")
+    assert remedy.plan.strategy.pp == 2
+
+
 def test_a_change_that_could_not_be_settled_in_its_time_is_not_called_useless(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = _problem("llama2-70b", gpus=256, batch=512, pin={"tp": 3})
     result = search(problem)

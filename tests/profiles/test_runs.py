@@ -35,7 +35,7 @@ from tests.support.selection import full, night, only
 from tests.support.tables import quick_tables
 
 FSDP = ("fsdp-composer", "fsdp-torchtitan", "torchtitan-2025", "torchtitan-2026")
-SHARDING = ("composer-pure", "deepspeed-2021", "deepspeed-zero3", *FSDP)
+SHARDING = ("accelerate", "composer-pure", "deepspeed-2021", "deepspeed-zero3", *FSDP)
 
 
 def runs_of(name: str) -> Framework:

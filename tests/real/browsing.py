@@ -46,7 +46,7 @@ def opened(browser: Any, file: Path, width: int, scheme: str = "light") -> tuple
         lambda request: told.append(request.url) if not request.url.startswith(("file:", "data:", "blob:")) else 0,
     )
     page.goto(file.as_uri())
-    page.locator("html[data-ready]").wait_for(timeout=5000)
+    page.locator("html[data-ready]").wait_for(timeout=30_000)
     return page, told
 
 

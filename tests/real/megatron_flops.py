@@ -59,6 +59,7 @@ def arguments_of(model: Architecture, sequence: int) -> SimpleNamespace:
     pattern = model.layer_pattern and model.layer_pattern + model.mtp_layers * f"/{model.mtp_pattern}"
     told |= {"padded_vocab_size": padded_vocabulary(model, 1), "hybrid_layer_pattern": pattern}
     told.setdefault("num_query_groups", model.heads)
+    told["swiglu"] = model.gated_mlp  # the formula asks for this gate alone, and would count one matrix less of others
     told["group_query_attention"] = told.get("group_query_attention", False) and model.attention.kind != "mla"
     if model.moe is not None and model.layer_pattern is None:
         told["moe_layer_freq"] = [int(model.has_experts(layer)) for layer in range(model.layers)]

@@ -40,6 +40,7 @@ READ = (
     "distribute_saved_activations",
     *("data_parallel_sharding_strategy", "num_distributed_optimizer_instances", "moe_layer_freq", "overlap_p2p_comm"),
     *("hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels", "swiglu"),
+    *("quick_geglu", "glu_linear_offset", "activation_func_clamp_value"),
     *("use_megatron_fsdp", "use_custom_fsdp", "multi_latent_attention", "mtp_num_layers", "seq_length", "bf16"),
     *("add_bias_linear", "untie_embeddings_and_output_weights", "microbatch_group_size_per_vp_stage"),
     *("optimizer", "muon_tp_mode", "muon_num_ns_steps", "use_layer_wise_distributed_optimizer"),

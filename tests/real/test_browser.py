@@ -66,7 +66,7 @@ def test_a_report_opens_fits_and_shows_what_matters(
 ) -> None:
     page, told = opened(browser, pages[name], width)
     for text in TEXTS[name]:
-        page.get_by_text(text).filter(visible=True).first.wait_for(state="visible", timeout=5000)
+        page.get_by_text(text).filter(visible=True).first.wait_for(state="visible", timeout=30_000)
     assert_it_fits(page, width)
     photographed(page, f"{name}-{width}")
     page.close()
@@ -238,7 +238,7 @@ def test_the_launch_is_copied_and_files_are_saved(browser: Any, pages: dict[str,
     page = context.new_page()
     page.goto(pages["solve"].as_uri())
     page.locator("#copy").click()
-    page.get_by_text("Copied.").wait_for(timeout=5000)
+    page.get_by_text("Copied.").wait_for(timeout=30_000)
     text = page.evaluate("navigator.clipboard.readText()")
     assert "--tensor-model-parallel-size" in text
     assert text.rstrip() == page.locator("#launch pre").text_content().rstrip()

@@ -63,7 +63,7 @@ def test_a_page_fits_shows_what_matters_and_has_no_fault(
 ) -> None:
     page, told = opened(browser, pages[name], width, scheme)
     for text in TEXTS[name]:
-        page.get_by_text(text).filter(visible=True).first.wait_for(state="visible", timeout=5000)
+        page.get_by_text(text).filter(visible=True).first.wait_for(state="visible", timeout=30_000)
     assert_it_fits(page, width)
     photographed(page, f"{name}-{width}-{scheme}")
     assert page.evaluate(AUDIT) == []
@@ -164,7 +164,7 @@ def test_a_click_on_a_point_shows_its_plan_and_can_be_linked_to(browser: Any, pa
     page.close()
     again = browser.new_page(viewport={"width": 400, "height": 900})
     again.goto(address)
-    again.locator("html[data-ready]").wait_for(timeout=5000)
+    again.locator("html[data-ready]").wait_for(timeout=30_000)
     assert picked(again) == shown
     again.close()
     assert told == []

@@ -40,7 +40,7 @@ def opened(browser: Any, server: Server, width: int = 1400, scheme: str = "light
     own = (server.address, "data:", "blob:")
     page.on("request", lambda request: told.append(request.url) if not request.url.startswith(own) else 0)
     page.goto(server.address)
-    page.locator("html[data-ready]").wait_for(timeout=5000)
+    page.locator("html[data-ready]").wait_for(timeout=30_000)
     return page, told
 
 
@@ -96,7 +96,7 @@ def test_no_plan_is_an_answer_with_reasons(browser: Any, server: Server) -> None
     page.locator("#spec").fill(SPEC.replace("llama2-7b", "llama2-70b"))
     page.locator("#plan").click()
     page.locator("#said").get_by_text("There is no plan").wait_for(timeout=60_000)
-    page.frame_locator("#answer").get_by_text("Why there is no plan").first.wait_for(timeout=5000)
+    page.frame_locator("#answer").get_by_text("Why there is no plan").first.wait_for(timeout=30_000)
     photographed(page, "serve-no-plan")
     assert told == []
 
@@ -146,7 +146,9 @@ def test_a_plan_that_is_made_says_how_far_it_is_in_chinese(browser: Any, tmp_pat
         page.locator("#said").get_by_text(re.compile("正在规划：[0-9]+ s；.*(候选|证明|最好)")).wait_for(timeout=30_000)
         photographed(page, "serve-progress-zh")
         page.locator("#stop", has_text="停止").click()
-        page.locator("#stop", has_text="立即停止").wait_for(timeout=5000)
+        page.locator("#stop", has_text="立即停止").wait_for(
+            state="attached", timeout=30_000
+        )  # hidden once it has ended
         page.locator("#plan:enabled").wait_for(timeout=30_000)
         assert not re.search("[A-Za-z]{4,}", page.locator("#said").inner_text())
         assert page.evaluate(AUDIT) == []

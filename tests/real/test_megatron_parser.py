@@ -23,6 +23,7 @@ pytest.importorskip("megatron.core")
 from cpsolver.doors.export.judge import launch_of
 from cpsolver.doors.export.parallel_args import stage_chunks
 from cpsolver.problem.ranks import rank_map
+from models_zoo import Architecture
 from tests.real.megatron_cases import CASES, LAUNCHES, MODELS, Case
 
 HERE = Path(__file__).parent
@@ -78,7 +79,7 @@ def test_the_parser_reads_the_plan(target: str, case: Case) -> None:
         "micro_batch_size": s.mbs,
         "num_layers": model.layers,
         "hidden_size": model.hidden,
-        "swiglu": model.gated_mlp,
+        **_gate(model, target),
         "add_bias_linear": model.bias_mlp and (model.moe is None or target == "megatron-lm"),
         "untie_embeddings_and_output_weights": not model.tied_embeddings,
         "mtp_num_layers": model.mtp_layers or None,
@@ -89,6 +90,13 @@ def test_the_parser_reads_the_plan(target: str, case: Case) -> None:
         **_optimizer(case, target),
     }
     assert {name: read[name] for name in wanted} == wanted
+
+
+def _gate(model: Architecture, target: str) -> dict[str, Any]:
+    if model.activation != "quick_geglu" or target != "megatron-lm":
+        return {"swiglu": model.gated_mlp}
+    values = {"glu_linear_offset": model.gate_offset, "activation_func_clamp_value": model.activation_clamp}
+    return {"swiglu": False, "quick_geglu": True, **values}
 
 
 def _recomputation(case: Case) -> dict[str, Any]:

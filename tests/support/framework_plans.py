@@ -22,6 +22,8 @@ MODEL = model_spec(layers=8, heads=16, kv_heads=8)
 EXPERTS = model_spec(layers=8, heads=16, kv_heads=8, moe={"experts": 8, "top_k": 2, "expert_ffn": 512})
 MIXED = {"a": {"max": 8, "spec": chip_spec(gb=60)}, "b": {"max": 8, "spec": chip_spec(tflops=50, gb=30)}}
 TIGHT = {"x": chip_spec(gb=4.1)}
+ANY_SHARDING = "megatron-core"
+"""A stack that counts what its launcher's own does not."""
 UNEVEN = {"pp": 4, "layers": [1, 3, 3, 1], "recompute": "none"}
 BY_STAGE: dict[str, Any] = {
     "recompute_scope": "stage",
@@ -73,13 +75,21 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
     },
     "accelerate": {
         "parameters": {"pin": {"sharded": "parameters", "tp": 1}},
-        "gradients": {"pin": {"sharded": "gradients", "tp": 2, "recompute": "uniform", "recompute_num_layers": 1}},
+        "gradients": {
+            "stack": ANY_SHARDING,
+            "pin": {"sharded": "gradients", "tp": 2, "recompute": "uniform", "recompute_num_layers": 1},
+        },
         "ring": {"pin": {"cp": 2, "ulysses": 1, "cp_gather": False, "sharded": "parameters"}},
         "gather": {"pin": {"cp": 4, "cp_gather": True, "sharded": "parameters", "tp": 2}},
         "ulysses": {"pin": {"cp": 2, "ulysses": 2, "sharded": "parameters", "tp": 1}},
         "groups": {"pin": {"sharding_group": 4, "sharded": "parameters", "tp": 2, "cp": 1}},
-        "replicas": {"pin": {"distributed_optimizer": False, "tp": 1, "cp": 1}},
-        "tensor only": {"gpus": 4, "node": 4, "pin": {"tp": 4, "distributed_optimizer": False, "cp": 1}},
+        "replicas": {"stack": ANY_SHARDING, "pin": {"distributed_optimizer": False, "tp": 1, "cp": 1}},
+        "tensor only": {
+            "gpus": 4,
+            "node": 4,
+            "stack": ANY_SHARDING,
+            "pin": {"tp": 4, "distributed_optimizer": False, "cp": 1},
+        },
     },
 }
 

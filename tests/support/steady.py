@@ -74,6 +74,7 @@ STEADY: dict[str, float] = {
     "fp8_activation_inputs": 0,
     "kept_expert_outputs": 0,
     "kept_weighted_activations": 0,
+    "eager_layers": 0,
     "zero_experts_sent": 0,
     "host_gradients": 0,
     "fp8_parameter_gather": 0,

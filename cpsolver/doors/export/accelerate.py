@@ -153,6 +153,13 @@ def _notes(problem: Problem, s: Strategy) -> Iterator[str]:
         yield say(
             "layers are wrapped by the model's own _no_split_modules; else add fsdp_transformer_layer_cls_to_wrap"
         )
+    if _fsdp(s) and not _ulysses(s) and s.microbatches(problem.batch) > 1:
+        yield say(
+            "between microbatches accelerate keeps the whole model's gradients on every device, which the plan does "
+            "not count: ask for GradientAccumulationPlugin(num_steps={steps}, sync_each_batch=True), or have "
+            "transformers' Trainer do so (accelerator_config, gradient_accumulation_kwargs)",
+            steps=s.microbatches(problem.batch),
+        )
     if s.recompute[0] == "uniform" and (_ulysses(s) or not _fsdp(s)):
         yield say("the script turns on recomputation: model.gradient_checkpointing_enable()")
     kernel = say("flash_attention_2 or sdpa") if s.flash_attention else "eager"

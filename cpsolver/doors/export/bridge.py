@@ -31,6 +31,7 @@ _MODEL = {
     "--ffn-hidden-size": "ffn_hidden_size",
     "--norm-epsilon": "layernorm_epsilon",
     "--swiglu": "gated_linear_unit",
+    "--quick-geglu": "gated_linear_unit",
     "--num-experts": "num_moe_experts",
     "--num-virtual-stages-per-pipeline-rank": "virtual_pipeline_model_parallel_size",
     "--microbatch-group-size-per-virtual-pipeline-stage": "microbatch_group_size_per_vp_stage",
@@ -75,6 +76,8 @@ _NEGATED = {
     "--no-overlap-p2p-communication": "overlap_p2p_comm",
 }
 """Options that turn a field of cfg.model off."""
+_ACTIVATIONS = {"squared_relu": "activations", "quick_gelu": "fusions.fused_bias_geglu"}
+"""Activation functions of megatron.core -> their modules."""
 _LEFT_OUT: tuple[str, ...] = ("--group-query-attention", "--multi-latent-attention", "--bf16", "--fp16", "--fp8-format")
 _LEFT_OUT += (
     "--fp8-recipe",
@@ -336,10 +339,11 @@ def _new_model(problem: Problem) -> tuple[list[str], list[str]]:
     """Lines that import what a provider of the model's shape needs, and lines that make it."""
     latent = problem.model.attention.kind == "mla"
     provider = "mla_provider import MLAModelProvider" if latent else "gpt_provider import GPTModelProvider"
-    activation = {"relu2": "squared_relu", "gelu": "torch.nn.functional.gelu"}
+    activation = {"relu2": "squared_relu", "gelu": "torch.nn.functional.gelu", "quick_geglu": "quick_gelu"}
     function = activation.get(problem.model.activation, "torch.nn.functional.silu")
     imports = [f"from megatron.bridge.models.{provider}"]
-    imports += ["from megatron.core.activations import squared_relu"] * (function == "squared_relu")
+    if function in _ACTIVATIONS:
+        imports.append(f"from megatron.core.{_ACTIVATIONS[function]} import {function}")
     return imports, [
         "",
         "",

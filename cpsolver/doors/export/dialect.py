@@ -19,9 +19,9 @@ class Dialect:
     sharded weights and gradients; `fsdp_checkpoint`: the checkpoint format that this FSDP asks for, if any.
     `fp8_recipes`: what --fp8-recipe takes, by our names; `mx_weights`: MXFP8 weights can be held so only, their gathers
     overlapped. `bf16_moments`: --exp-avg-dtype takes bf16. `switches`: those of training that it has flags for and
-    others lack. The others name what a flag is there for: sliding windows, attention sinks, a gate on attention's
-    output, a gate on shared experts, activations sent to the host, biases in experts, the optimizer Lion, and those of
-    matrices, Muon and SOAP.
+    others lack. The others name what a flag is there for: sliding windows, attention sinks, gpt-oss's activation,
+    layers without rotary embedding, a gate on attention's output, a gate on shared experts, activations sent to the
+    host, biases in experts, the optimizer Lion, and those of matrices, Muon and SOAP.
     """
 
     name: str
@@ -34,6 +34,8 @@ class Dialect:
     bf16_moments: bool = True
     windows: bool = True
     sinks: bool = True
+    quick_geglu: bool = True
+    no_rope_freq: bool = True
     output_gate: bool = True
     shared_gate: bool = True
     activation_offload: bool = True
@@ -59,6 +61,7 @@ CORE_0_13 = replace(
     fsdp_checkpoint="",
     windows=False,
     sinks=False,
+    quick_geglu=False,
     output_gate=False,
     shared_gate=False,
     activation_offload=False,
@@ -71,12 +74,14 @@ CORE_0_12 = replace(
     name="megatron-core-0.12",
     source="core_v0.12.1",
     fp8_recipes=("delayed", "current", "mx"),
+    no_rope_freq=False,
     bf16_moments=False,
 )
 CORE_0_15 = replace(
     MEGATRON_LM,
     name="loongforge",
     source="core_v0.15.0",
+    quick_geglu=False,
     switches=("moe_dispatcher", "distribute_saved_activations", "moe_grouped_gemm"),
     output_gate=False,
     shared_gate=False,

@@ -40,7 +40,7 @@ def model_flags(model: Architecture, sequence: int, dialect: Dialect) -> Iterato
     yield ("--position-embedding-type", POSITIONS.get(model.position, "none"))
     if model.position == "rope" and model.rotary_base is not None:
         yield ("--rotary-base", str(model.rotary_base))
-    yield from _activation_flags(model)
+    yield from _activation_flags(model, dialect)
     if not model.tied_embeddings:
         yield ("--untie-embeddings-and-output-weights",)
     if not model.bias_mlp or _lost_bias(model, dialect):
@@ -98,13 +98,30 @@ def linear_layers(model: Architecture) -> str:
     return f"[{','.join(str(int(model.mixer(layer) == 'linear')) for layer in range(model.layers))}]"
 
 
+def _unturned(layers: int, every: int) -> str:
+    """Which layers have no rotary embedding, as --no-rope-freq takes it: every n-th where n divides them, or a list."""
+    return (
+        str(every) if layers % every == 0 else f"[{','.join(str(int(n % every == 0)) for n in range(1, layers + 1))}]"
+    )
+
+
 def _lost_bias(model: Architecture, dialect: Dialect) -> bool:
     """Its experts have biases, which the dialect's parser refuses."""
     return model.bias_mlp and model.moe is not None and not dialect.expert_bias
 
 
-def _activation_flags(model: Architecture) -> Iterator[Flag]:
-    if model.gated_mlp:
+def _quick_geglu(model: Architecture) -> bool:
+    """Its gate is x * sigmoid(1.702 x), gpt-oss's."""
+    return model.gated_mlp and model.activation == "quick_geglu"
+
+
+def _activation_flags(model: Architecture, dialect: Dialect) -> Iterator[Flag]:
+    if _quick_geglu(model) and dialect.quick_geglu:
+        yield ("--quick-geglu",)
+        yield from [("--glu-linear-offset", str(model.gate_offset))] if model.gate_offset else []
+        if model.activation_clamp is not None:
+            yield ("--activation-func-clamp-value", str(model.activation_clamp))
+    elif model.gated_mlp:
         yield ("--swiglu",)
     elif model.activation == "relu2":
         yield ("--squared-relu",)
@@ -134,6 +151,8 @@ def _attention_flags(model: Architecture, dialect: Dialect) -> Iterator[Flag]:
         yield ("--window-size", f"{attention.sliding_window - 1},0")  # tokens before and after, itself not counted
         if attention.full_every is not None:
             yield ("--window-attn-skip-freq", str(attention.full_every))
+    if attention.no_rope_every is not None and dialect.no_rope_freq:
+        yield ("--no-rope-freq", _unturned(model.layers, attention.no_rope_every))
     if attention.output_gate and dialect.output_gate:
         yield ("--attention-output-gate",)
     if attention.sinks and dialect.sinks:
@@ -222,14 +241,15 @@ def _inexpressible(model: Architecture, dialect: Dialect) -> Mapping[str, bool]:
     attention, moe = model.attention, model.moe
     return {
         "positions": model.position not in POSITIONS,
-        "activation": model.activation not in ("swiglu", "gelu", "relu2"),
+        "activation": model.activation not in ("swiglu", "gelu", "relu2")
+        and not (_quick_geglu(model) and dialect.quick_geglu),
         "norm after the embedding": model.embedding_norm,
         "norms": model.norms_per_layer > 2,
         "norm over all": attention.qk_norm == "layer",
         "window": attention.sliding_window is not None and not dialect.windows,
         "sinks": attention.sinks and not dialect.sinks,
         "gate of attention": attention.output_gate and not dialect.output_gate,
-        "no rope": attention.no_rope,
+        "no rope": attention.no_rope or (attention.no_rope_every is not None and not dialect.no_rope_freq),
         "bias of attention": model.bias_attention_out and not model.bias_mlp,
         "bias of feed-forward": model.bias_mlp and not model.bias_attention_out,
         "bias of experts": _lost_bias(model, dialect),

@@ -20,7 +20,15 @@ from cpsolver.inputs.language import say
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 
-DIALECT = replace(MEGATRON_LM, name="verl", source="verl 0.9.1", switches=(), activation_offload=False, matrices=False)
+DIALECT = replace(
+    MEGATRON_LM,
+    name="verl",
+    source="verl 0.9.1",
+    switches=(),
+    activation_offload=False,
+    quick_geglu=False,
+    matrices=False,
+)
 _ACTOR = "actor_rollout_ref.actor"
 _ENGINE = (
     *("tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size"),

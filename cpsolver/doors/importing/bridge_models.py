@@ -18,6 +18,7 @@ _FLAGS = {
     (True, "silu"): "--swiglu",
     (True, "gelu"): "--geglu",
     (True, "openai_gelu"): "--gelu-tanh",
+    (True, "quick_gelu"): "--quick-geglu",
     (False, "squared_relu"): "--squared-relu",
 }
 """Whether the block is gated, and its activation -> the argument; GELU without one."""

@@ -92,7 +92,7 @@ def _where_from(arguments: Arguments) -> str:
 
 def _default_ffn(hidden: int, arguments: Arguments, style: dict[str, Any]) -> int:
     """Megatron's: 4 h; with SwiGLU 2/3 of it, in whole 64s (validate_args), but not with --glu-activation."""
-    narrower = style["gated_mlp"] and not arguments.has("glu-activation")
+    narrower = style["gated_mlp"] and not any(arguments.has(flag) for flag in ("glu-activation", "quick-geglu"))
     return int(4 * hidden * 2 / 3 / 64) * 64 if narrower else 4 * hidden
 
 
@@ -105,10 +105,17 @@ def _kv_heads(arguments: Arguments, heads: int) -> int:
     return groups if arguments.has("group-query-attention") and groups else heads
 
 
-_ACTIVATIONS = {"swiglu": "swiglu", "gelu-tanh": "geglu_tanh", "geglu": "geglu", "squared-relu": "relu2"}
+_GATED = {"swiglu": "swiglu", "gelu-tanh": "geglu_tanh", "geglu": "geglu", "quick-geglu": "quick_geglu"}
+_ACTIVATIONS = {**_GATED, "squared-relu": "relu2"}
 """Flags of activations -> ours; without one it is GELU."""
 _GLU = ("swiglu", "geglu")
 """Values of --glu-activation that an architecture here says."""
+
+
+def _gate(arguments: Arguments) -> dict[str, Any]:
+    """What gpt-oss's gate has besides."""
+    named = {"gate_offset": "glu-linear-offset", "activation_clamp": "activation-func-clamp-value"}
+    return {field: value for field, name in named.items() if (value := arguments.real(name, 0.0))}
 
 
 def _style(arguments: Arguments, program: str) -> dict[str, Any]:
@@ -123,8 +130,9 @@ def _style(arguments: Arguments, program: str) -> dict[str, Any]:
     if glu is not None and glu not in _GLU:
         arguments.trouble("--glu-activation", "is of no architecture here", glu, ", ".join(_GLU))
     return {
-        "gated_mlp": any(arguments.has(flag) for flag in ("swiglu", "geglu", "gelu-tanh", "glu-activation")),
+        "gated_mlp": any(arguments.has(flag) for flag in (*_GATED, "glu-activation")),
         "activation": glu or next((name for flag, name in _ACTIVATIONS.items() if arguments.has(flag)), "gelu"),
+        **_gate(arguments),
         "norm": "rmsnorm" if rms else "layernorm",
         **({"norms_per_layer": 4} if arguments.has("post-norm") else {}),
         "position": _positions(arguments),
@@ -187,6 +195,8 @@ def _attention(arguments: Arguments) -> dict[str, Any]:
         fields["output_gate"] = True
     if arguments.text("softmax-type") == "learnable":
         fields["sinks"] = True
+    if (unturned := arguments.text("no-rope-freq") or "").isdigit() and int(unturned):  # a list is of other layers
+        fields["no_rope_every"] = int(unturned)
     if size := arguments.number("interleave-sliding-window"):
         fields |= {"sliding_window": size, "full_every": 2}
     return fields

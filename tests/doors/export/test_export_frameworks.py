@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cpsolver.doors.export import deepspeed
+from cpsolver.doors.export import accelerate, deepspeed
 from cpsolver.doors.export.judge import launch_of
 from cpsolver.doors.export.launch import CannotExpress, Launch
 from cpsolver.doors.export.shared import hosts, layers_by_part
@@ -55,7 +55,7 @@ def test_the_command_says_why_not() -> None:
 
 
 def test_without_a_plan_it_is_the_best_of_those_that_the_target_runs() -> None:
-    spec = spec_of(batch=32)
+    spec = spec_of(batch=32, stack="megatron-core")
     write("spec.json", json.dumps(spec))
     write("named.json", json.dumps({**spec, "launcher": "accelerate"}))
     free, named = (run("export", name, "--to", "accelerate", "--json") for name in ("spec.json", "named.json"))
@@ -291,6 +291,15 @@ def test_accelerates_kinds() -> None:
     assert told("ulysses")["distributed_type"] == "DEEPSPEED"
     ulysses = json.loads(launch("accelerate", "ulysses")[0].files["ds_config.json"])
     assert (ulysses["sequence_parallel_size"], ulysses["zero_optimization"]["stage"]) == (2, 3)
+
+
+@pytest.mark.parametrize(("name", "kept"), [("parameters", True), ("ulysses", False), ("replicas", False)])
+def test_gradients_between_microbatches_are_told_where_shards_would_lose_them(name: str, kept: bool) -> None:
+    """DeepSpeed's stay shards, and replicas hold them whole anyway."""
+    problem, s = plan("accelerate", name)
+    several, one = (replace(s, mbs=each) for each in (1, problem.batch // s.dp))
+    found = [accelerate.export(problem, each).notes for each in (several, one)]
+    assert [any("sync_each_batch=True" in note for note in notes) for notes in found] == [kept, False]
 
 
 def test_what_accelerate_cannot_say() -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from cpsolver.doors.export.dialect import MEGATRON_LM
 from cpsolver.doors.export.judge import reasons_against
 from cpsolver.doors.export.launch import CannotExpress, exporter
-from cpsolver.doors.export.model_args import expert_layers, padded_vocabulary
+from cpsolver.doors.export.model_args import expert_layers, model_flags, padded_vocabulary
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.framework import launcher_names, load_launcher
 from models_zoo import architecture_names, load_architecture
@@ -91,6 +92,7 @@ def test_the_vocabulary_is_padded_to_128_a_rank() -> None:
         ("bloom-176b", "megatron-lm", "a norm after the embedding"),
         ("gpt-oss-20b", "megatron-core-0.13", "attention sinks"),
         ("gpt-oss-20b", "megatron-core-0.12", "biases in experts"),
+        ("gpt-oss-20b", "flagscale", "the activation quick_geglu"),
     ],
 )
 def test_what_no_option_says_is_noted(model: str, target: str, words: str) -> None:
@@ -119,6 +121,26 @@ def test_sinks_and_windows_where_there_are_flags() -> None:
     found = told("gpt-oss-20b")
     assert found["--softmax-type"] == ("learnable",)
     assert (found["--window-size"], found["--window-attn-skip-freq"]) == (("127,0",), ("2",))
+
+
+def test_layers_without_rotary_embedding_are_told_where_there_is_a_flag() -> None:
+    """Every fourth of Llama 4's."""
+    assert told("llama4-scout-109b")["--no-rope-freq"] == ("4",)
+    five = model_flags(load_architecture("llama4-scout-109b").model_copy(update={"layers": 5}), 8, MEGATRON_LM)
+    assert ("--no-rope-freq", "[0,0,0,1,0]") in tuple(five)  # TransformerConfig refuses a number that divides them not
+    launch = exporter("megatron-core-0.12")(model_of("llama4-scout-109b"), strategy_of("x:48"))
+    assert any("layers without rotary embedding" in note for note in launch.notes)
+
+
+def test_gpt_oss_has_its_activation_where_there_are_flags() -> None:
+    """Those that examples/gptoss/02_train.sh of Megatron-LM gives."""
+    found = told("gpt-oss-20b")
+    assert "--swiglu" not in found
+    assert found["--quick-geglu"] == ()
+    assert (found["--glu-linear-offset"], found["--activation-func-clamp-value"]) == (("1.0",), ("7.0",))
+    launch = exporter("megatron-bridge")(model_of("gpt-oss-20b"), strategy_of("x:24"))
+    assert "GPTModelProvider(activation_func=quick_gelu, **shape)" in launch.files["plan.py"]
+    assert not any("quick_geglu" in note for note in launch.notes)
 
 
 @pytest.mark.parametrize(

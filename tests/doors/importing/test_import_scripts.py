@@ -331,6 +331,17 @@ def test_windows_sinks_and_long_contexts() -> None:
     model = imported(torchrun(f"{LLAMA} {STEP} {more}")).model
     assert (model.attention.sliding_window, model.attention.full_every, model.attention.sinks) == (128, 2, True)
     assert model.max_positions == 10_485_760
+    assert imported(torchrun(f"{LLAMA} {STEP} --no-rope-freq 4")).model.attention.no_rope_every == 4
+
+
+def test_a_quick_gate_is_a_gate() -> None:
+    """Without --ffn-hidden-size it is as wide as without a gate: validate_args asks for --swiglu."""
+    llama = LLAMA.replace("--swiglu", "--quick-geglu --glu-linear-offset 1.0 --activation-func-clamp-value 7.0")
+    model = imported(torchrun(f"{llama} {STEP}")).model
+    assert (model.gated_mlp, model.activation, model.gate_offset, model.activation_clamp) == (True, "quick_geglu", 1, 7)
+    assert imported(torchrun(f"{LLAMA} {STEP}")).model.activation == "swiglu"
+    found = imported(torchrun(f"{llama.replace('--ffn-hidden-size 11008 ', '')} {STEP}")).model
+    assert found.ffn == 4 * found.hidden
 
 
 def test_a_launcher_whose_profile_lacks_what_the_script_runs_is_left_out() -> None:

@@ -234,10 +234,14 @@ def test_what_sets_twins_apart_is_said_once() -> None:
 
 
 def test_a_launcher_without_a_stack_of_its_own_says_whose_figures_are_shown() -> None:
-    said = "figures of stack megatron-core, as deepspeed has none of its own"
-    for more, told in (({}, True), ({"stack": "deepspeed-zero3"}, False)):
+    said = "figures of stack deepspeed, as deepspeed has none of its own"
+    for more, told in (({}, True), ({"stack": "deepspeed"}, False)):
         problem = cpsolver.make_problem({**DENSE, "launcher": "deepspeed", **more})
-        assert (said in flat(screen(problem, cpsolver.solve(problem), 140))) is told
+        assert problem.launcher is not None
+        without = replace(problem, launcher=problem.launcher.model_copy(update={"stack": None}))
+        result = cpsolver.solve(problem)
+        assert (said in flat(screen(without, result, 140))) is told
+        assert said not in flat(screen(problem, result, 140))
 
 
 @pytest.mark.parametrize("width", WIDTHS)
