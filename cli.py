@@ -3,7 +3,7 @@
 The commands are in cpsolver/commands, one file a theme; what they do is cpsolver/__init__.py, the library.
 """
 
-from cpsolver.commands.main import main
+from cpsolver.commands.entry import main
 
 __all__ = ["main"]
 

@@ -131,8 +131,10 @@ def load_problem(path: File, *, calibration: File | None = None, **search: objec
 
     Raises InputError.
     """
+    from cpsolver.problem.asked import check_given
     from cpsolver.problem.load import load_problem as load
 
+    check_given(path=path, **({} if calibration is None else {"calibration": calibration}))
     return load(fspath(path), None if calibration is None else fspath(calibration), **search)
 
 
@@ -168,8 +170,11 @@ def make_problem(
 
     Raises InputError.
     """
+    from cpsolver.problem.asked import check_given
     from cpsolver.problem.load import make_problem as make
 
+    said: dict[str, object] = {"spec": {} if spec is None else spec}
+    check_given(**said, **({} if calibration is None else {"calibration": calibration}))
     sections: dict[str, Fields] = {
         "cluster": {"num_gpus": num_gpus, "chips": chips, "gpus_per_node": gpus_per_node, "network": network},
         "training": {"global_batch_size": global_batch_size, "sequence_length": sequence_length},
@@ -184,8 +189,10 @@ def load_strategy(path: File, problem: Problem | None = None, number: int = 1) -
 
     With a `problem` its chips must be the problem's. Whether it is legal is for `check`. Raises InputError.
     """
+    from cpsolver.problem.asked import check_given
     from cpsolver.problem.strategy_file import load_strategy as load
 
+    check_given(path=path, number=number, **({} if problem is None else {"problem": problem}))
     return load(fspath(path), problem, number)
 
 
@@ -195,8 +202,9 @@ def make_strategy(problem: Problem, **decisions: object) -> Strategy:
     Degrees are 1 and dp is what is left, micro batches are of 1, flags as the spec's launcher has them. Whether it is
     legal is for `check`. Raises InputError.
     """
-    from cpsolver.problem.asked import filled_in
+    from cpsolver.problem.asked import check_given, filled_in
 
+    check_given(problem=problem)
     return filled_in(problem, decisions).strategy
 
 
@@ -209,10 +217,10 @@ def solve(problem: Problem | Fields | File, *, display: SearchDisplay | None = N
     plans so far and the gap that is left. `display` shows how it goes (by default nothing does). Raises InputError for
     a spec that is wrong.
     """
-    from cpsolver.explanation.account import SILENT
+    from cpsolver.explanation.account import display_of
     from cpsolver.explanation.recommendation import recommended
 
-    return recommended(_problem(problem), display or SILENT)
+    return recommended(_problem(problem), display_of(display))
 
 
 def verify(problem: Problem, result: Result, *, time_limit_s: float = 60.0) -> Result:
@@ -223,8 +231,14 @@ def verify(problem: Problem, result: Result, *, time_limit_s: float = 60.0) -> R
     """
     from dataclasses import replace
 
+    from cpsolver.inputs.errors import InputError, Trouble
+    from cpsolver.problem.asked import check_given
+    from cpsolver.search.result import Result as Known
     from cpsolver.search.verification import verify as look_again
 
+    check_given(problem=problem, time_limit_s=time_limit_s)
+    if not isinstance(result, Known):
+        raise InputError(Trouble("result", "must be what `solve` gave", result))
     return replace(result, verification=look_again(problem, result, time_limit_s))
 
 
@@ -234,8 +248,10 @@ def plan_replicas(problem: Problem, counts: Counts = "own") -> ReplicasPlan | No
     `counts`: whether each kind of replicas has a number of microbatches of its own, or all have the same ("common").
     Raises InputError unless the spec has several chip types, all counted, and no launcher.
     """
+    from cpsolver.problem.asked import check_given
     from cpsolver.search.replicas import plan_replicas as share_out
 
+    check_given(problem=problem)
     return share_out(problem, counts)
 
 
@@ -289,13 +305,14 @@ def evaluate(
     Raises InputError for what is wrong, and for a plan whose sizes do not add up (layers, degrees, batch, chips);
     other rules that it breaks are no error: `check` lists them.
     """
-    from cpsolver.problem.asked import Asked
+    from cpsolver.problem.asked import Asked, check_given
 
     asked = Asked(on, batch, seq, launcher, stack, precision, gpus_per_node, network, calibration, cluster, training)
     whole = asked.problem(problem)
     if whole is problem and strategy is not None and not decisions:
         from cpsolver.rules import sound_evaluation
 
+        check_given(strategy=strategy)
         return sound_evaluation(whole, strategy)
     from cpsolver.doors.python.calls import judged
 
@@ -304,8 +321,10 @@ def evaluate(
 
 def check(problem: Problem, strategy: Strategy) -> tuple[Violation, ...]:
     """Every violation of every rule; none: the plan is legal and fits in memory."""
+    from cpsolver.problem.asked import check_given
     from cpsolver.rules import violations
 
+    check_given(problem=problem, strategy=strategy)
     return tuple(violations(problem, strategy))
 
 
@@ -396,7 +415,10 @@ def export(
     Raises InputError: CannotExpress where the framework cannot run the plan, with the reasons.
     """
     from cpsolver.doors.export.judge import exported
+    from cpsolver.problem.asked import check_given
 
+    said = {name: value for name, value in {"folder": folder, "job": job}.items() if value is not None}
+    check_given(problem=problem, strategy=strategy, target=target, **said)
     return exported(problem, strategy, target, None if folder is None else fspath(folder), force, job)
 
 
@@ -404,4 +426,9 @@ def _problem(source: Problem | Fields | File) -> Problem:
     """A problem as it is, or that of a spec."""
     if isinstance(source, Mapping):
         return make_problem(source)
-    return load_problem(source) if isinstance(source, str | PathLike) else source
+    if isinstance(source, str | PathLike):
+        return load_problem(source)
+    from cpsolver.problem.asked import check_given
+
+    check_given(problem=source)
+    return source

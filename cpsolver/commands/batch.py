@@ -11,6 +11,7 @@ from cpsolver.commands.common import (
     EXIT_INFEASIBLE,
     EXIT_INTERRUPTED,
     EXIT_NO_PLAN_IN_TIME,
+    Finite,
     calibration_option,
     json_option,
     output_option,
@@ -150,7 +151,7 @@ def sweep_exit_code(answer: SweepAnswer) -> int:
     metavar="CHIP:N[@PRICE][,...]",
     help="A cluster for the one SPEC, its price in dollars per device-hour; give it once for each.",
 )
-@click.option("--tokens", type=click.FloatRange(min=1), help="Of the whole training; replaces training.tokens.")
+@click.option("--tokens", type=Finite(min=1), help="Of the whole training; replaces training.tokens.")
 @click.option("--nodes/--no-nodes", "resize", default=True, help="Also with a node more and a node less (the default).")
 @time_limit_option("For each search: stop after so many seconds with the best plan so far.")
 @calibration_option

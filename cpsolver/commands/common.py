@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -110,9 +111,20 @@ def part_options(command: Decorated) -> Decorated:
     return command
 
 
+class Finite(click.FloatRange):
+    """A number in a range; neither NaN, which no range keeps out, nor one without end."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number."""
+        number = super().convert(value, param, ctx)
+        if not isfinite(number):
+            self.fail(say("{value!r} is not a finite number.", value=value), param, ctx)
+        return number
+
+
 def time_limit_option(text: str) -> Callable[[Decorated], Decorated]:
     """--time-limit, as `time_limit_s`, with that text."""
-    positive = click.FloatRange(min=0, min_open=True)
+    positive = Finite(min=0, min_open=True)
     return click.option("--time-limit", "time_limit_s", type=positive, metavar="SECONDS", help=text)
 
 

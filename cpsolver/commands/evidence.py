@@ -113,10 +113,10 @@ def calibrate(runs: str, output: str | None, anyway: bool, worst: int, as_json: 
     from cpsolver.evidence.calibrate.checks import common_factor
     from cpsolver.evidence.calibrate.overlay import overlay_of, overlay_text
     from cpsolver.evidence.posterior import check_scipy
-    from cpsolver.inputs.output import check_writable, deliver
+    from cpsolver.inputs.output import beside, check_writable, deliver
 
     check_scipy("calibrate")
-    target = output or ("calibration.yaml" if runs == "-" else str(Path(runs).with_suffix(".calibration.yaml")))
+    target = output or beside(runs, ".calibration.yaml")
     check_writable(target, runs)
     result = _calibrated(runs)
     overlay = overlay_of(result, str(versions()["apss_cp"]))

@@ -69,6 +69,16 @@ class _Commands(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, wide(say(line))) for name, (_, line) in COMMANDS.items()])
 
+    def make_context(self, *given: Any, **more: Any) -> click.Context:
+        """As click makes it, and prints help; what goes wrong meanwhile ends the command as it does later."""
+        try:
+            return super().make_context(*given, **more)
+        except KeyboardInterrupt:
+            sys.exit(EXIT_INTERRUPTED)
+        except OSError as error:
+            _say_where(error)
+            sys.exit(EXIT_BAD_INPUT)
+
     def invoke(self, ctx: click.Context) -> Any:
         from cpsolver.inputs.errors import InputError
 
@@ -83,9 +93,7 @@ class _Commands(click.Group):
         except KeyboardInterrupt:
             ctx.exit(EXIT_INTERRUPTED)
         except OSError as error:
-            if error.errno == errno.EPIPE:
-                raise  # the reader has left: click ends quietly
-            say_error(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+            _say_where(error)
             ctx.exit(EXIT_BAD_INPUT)
         except click.UsageError as error:
             show(error)
@@ -100,6 +108,14 @@ class _Commands(click.Group):
             told = later("this is a bug in apss-cp: {kind}: {error} (APSS_CP_DEBUG=1 shows where)")
             say_error(say(told, kind=type(error).__name__, error=error))
             ctx.exit(EXIT_BUG)
+
+
+def _say_where(error: OSError) -> None:
+    """What the system says of a file, or of stdout. Raises the error where the reader has left: click ends quietly."""
+    if error.errno == errno.EPIPE:
+        raise error
+    told = error.strerror or str(error)
+    say_error(f"{error.filename}: {told}" if error.filename else told)
 
 
 def _speak(ctx: click.Context, _param: click.Parameter, asked: str | None) -> None:

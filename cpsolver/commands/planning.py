@@ -10,6 +10,7 @@ import click
 from cpsolver.commands.common import (
     EXIT_BAD_INPUT,
     EXIT_INFEASIBLE,
+    Finite,
     calibration_option,
     exit_with,
     json_option,
@@ -54,7 +55,7 @@ trace_option = click.option("--trace", metavar="FILE", help="Write a step's time
 @click.option(
     "--verify-time",
     "verify_s",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Finite(min=0, min_open=True),
     default=60.0,
     show_default=True,
     metavar="SECONDS",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cpsolver.commands import completion
-from cpsolver.commands.common import EXIT_INTERRUPTED, json_option, write_answer
+from cpsolver.commands.common import EXIT_INTERRUPTED, Finite, json_option, write_answer
 from cpsolver.commands.help import SpokenCommand
 from cpsolver.inputs.language import say
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cpsolver.doors.profile.shapes import Precision
 
 _EVERY: tuple[Precision, ...] = ("bf16", "fp16", "fp8")
-_positive = click.FloatRange(min=0, min_open=True)
+_positive = Finite(min=0, min_open=True)
 
 
 @click.command(cls=SpokenCommand)

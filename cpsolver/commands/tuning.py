@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cpsolver.commands import completion
-from cpsolver.commands.common import json_option, spec_argument, write_answer
+from cpsolver.commands.common import Finite, json_option, spec_argument, write_answer
 from cpsolver.commands.help import SpokenCommand
 from cpsolver.inputs.language import say
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cpsolver.doors.tune.request import OpenTuning, TuneRequest
 
 EXIT_NOTHING_MEASURED = 4
-_positive = click.FloatRange(min=0, min_open=True)
+_positive = Finite(min=0, min_open=True)
 
 
 @click.command(cls=SpokenCommand)
@@ -32,8 +32,8 @@ _positive = click.FloatRange(min=0, min_open=True)
 @click.option("--state", metavar="DIR", help="Where trials are kept; by default SPEC with the ending .tune.")
 @click.option("--policy", metavar="NAME", help="Who chooses: thompson, or top: the search's plans in order.")
 @click.option("--top", type=click.IntRange(1, 100), help="Plans of a search; policy top: replaces search.top.")
-@click.option("--gain", type=click.FloatRange(0, 50), metavar="PERCENT", help="A gain worth another trial (3).")
-@click.option("--chance", type=click.FloatRange(0, 100), metavar="PERCENT", help="Stop when it is less likely (10).")
+@click.option("--gain", type=Finite(0, 50), metavar="PERCENT", help="A gain worth another trial (3).")
+@click.option("--chance", type=Finite(0, 100), metavar="PERCENT", help="Stop when it is less likely (10).")
 @click.option("--runs", metavar="RUNS.csv", help="Measured runs from before, to learn from too; as for calibrate.")
 @click.option("--seed", type=click.IntRange(0, 2**31), default=0, help="Of what is drawn.")
 @click.option("--max-trials", type=click.IntRange(min=0), metavar="N", help="Stop at N trials; 0: only report.")

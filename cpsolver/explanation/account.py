@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from cpsolver.explanation.advice import INTERRUPTED, Advice, advise, seconds_for
 from cpsolver.explanation.cause import SECONDS, Explanation, explain_deadline, explanation
 from cpsolver.explanation.favourite import FREED, Favourite, favourite
 from cpsolver.explanation.remedies import Prices, wish_prices
+from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.inputs.language import later, say
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -26,6 +27,7 @@ _LEAST_S = 0.5
 _NO_PLAN = later("there is no plan; looking for the reasons, and for changes that would help")
 
 
+@runtime_checkable
 class SearchDisplay(Protocol):
     """Shows a user who waits what is going on; each method opens what is shown while something takes long."""
 
@@ -56,6 +58,17 @@ class Silent:
 
 
 SILENT = Silent()
+
+
+def display_of(given: SearchDisplay | None) -> SearchDisplay:
+    """The display of a call; None: a silent one. Raises InputError for what is none."""
+    if given is None:
+        return SILENT
+    if not isinstance(given, SearchDisplay):
+        raise InputError(
+            Trouble("display", "must be a display, as cpsolver.doors.report.progress.Terminal() is", given)
+        )
+    return given
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from cpsolver.inputs.errors import InputError, Trouble, dotted
 from cpsolver.inputs.errors import Path as KeyPath
 from cpsolver.inputs.language import later, say
 from cpsolver.inputs.limits import (
+    MOST_DIGITS,
     MOST_DOCUMENT_BYTES,
     MOST_NESTED,
     MOST_SCRIPT_BYTES,
@@ -48,16 +49,23 @@ class Document:
     file: str | None = None
     troubles: tuple[Trouble, ...] = ()
     _root: Any = field(default=None, repr=False, compare=False)
+    _items: dict[int, dict[str | int, tuple[Any, Any]]] = field(default_factory=dict, repr=False, compare=False)
 
     def position(self, path: KeyPath) -> tuple[int, int] | None:
         """Line and column, from 1, of the key (in a list: the item) at `path`; None where there is none."""
         node, mark = self._root, getattr(self._root, "start_mark", None)
         for part in path:
-            step = _child(node, part)
+            step = self._items_of(node).get(part)
             if step is None:
                 return None
             mark, node = step
         return None if mark is None else (mark.line + 1, mark.column + 1)
+
+    def _items_of(self, node: Any) -> dict[str | int, tuple[Any, Any]]:
+        """Where each key or item of a node starts, and its value; looked up once, for many places of one node."""
+        if id(node) not in self._items:
+            self._items[id(node)] = _items(node)
+        return self._items[id(node)]
 
     def nearest_position(self, path: KeyPath) -> tuple[int, int] | None:
         """As `position`, or that of the closest thing around it in the file: a missing field's parent."""
@@ -260,18 +268,14 @@ def _counted(mark: Any) -> dict[str, Any]:
     return {"line": mark.line + 1, "column": mark.column + 1}
 
 
-def _child(node: Any, part: str | int) -> tuple[Any, Any] | None:
-    """Where the key or item starts, and its value's node."""
+def _items(node: Any) -> dict[str | int, tuple[Any, Any]]:
+    """Where each key or item starts, and its value's node; of a key that stands twice, the first."""
     value = getattr(node, "value", None)
     if not isinstance(value, list):
-        return None
-    if node.id == "mapping":
-        for key, child in value:
-            if key.id == "scalar" and key.value == part:
-                return key.start_mark, child
-    elif isinstance(part, int) and 0 <= part < len(value):
-        return value[part].start_mark, value[part]
-    return None
+        return {}
+    if node.id != "mapping":
+        return {index: (item.start_mark, item) for index, item in enumerate(value)}
+    return {str(key.value): (key.start_mark, child) for key, child in reversed(value) if key.id == "scalar"}
 
 
 class _Reader:
@@ -343,6 +347,8 @@ def _int(text: str) -> int:
     sign = -1 if text.startswith("-") else 1
     digits = text.lstrip("+-").replace("_", "").lower()
     base = _INT_BASES.get(digits[:2])
+    if len(digits) > MOST_DIGITS:
+        raise ValueError(text)
     return sign * (int(digits[2:], base) if base else int(digits))
 
 

@@ -21,7 +21,18 @@ EXIT_NO_PLAN_IN_TIME = 4
 Path = tuple[str | int, ...]
 """The keys and list indices that lead to a value, e.g. `("cluster", "num_gpus")`."""
 
-_short = reprlib.Repr()
+
+class _Short(reprlib.Repr):
+    """Short forms, of whole numbers of any size too: Python writes those of thousands of digits in hexadecimal only."""
+
+    def repr_int(self, x: int, level: int) -> str:
+        if x.bit_length() < 10_000:
+            return super().repr_int(x, level)
+        digits = f"{x:#x}"
+        return f"{digits[:28]}...{digits[-29:]}"
+
+
+_short = _Short()
 _short.maxstring = _short.maxother = _short.maxlong = 60
 _short.maxlevel = 3
 

@@ -16,6 +16,8 @@ MOST_YAML_PARTS = 50_000
 """Line ends and commas of a document in YAML proper, whose reader takes a second for ten thousand."""
 MOST_NESTED = 200
 """Brackets and braces open at once: the reader takes more than a second for a thousand, and nobody nests ten."""
+MOST_DIGITS = 1000
+"""Of a whole number, in any base: Python itself writes no number of more than 4,300 decimal digits."""
 MOST_SCRIPT_BYTES = 2**20
 """Of a training script."""
 MOST_SCRIPT_LINE = 2**17

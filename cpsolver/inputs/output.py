@@ -43,6 +43,13 @@ def check_writable(path: str | None, *inputs: str) -> None:
         raise file_error(path, "cannot be written: permission denied")
 
 
+def beside(source: str, ending: str) -> str:
+    """The name of a file beside an input, with another ending: `runs.calibration.yaml`. What has no name to change, as
+    standard input and a root folder, gives one in the folder in which the command runs."""
+    path = Path(source)
+    return ending.removeprefix(".") if source == "-" or not path.name else str(path.with_suffix(ending))
+
+
 def check_files(targets: Mapping[str, str | None], *inputs: str) -> None:
     """Raises InputError for every file of an option that cannot be written, is an input, or is another option's too."""
     troubles: list[Trouble] = []

@@ -31,6 +31,29 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 }
 
 
+_ONE: dict[str, tuple[tuple[type, ...], str]] = {
+    "path": ((str, PathLike), "must be the name of a file"),
+    "folder": ((str, PathLike), "must be the name of a folder"),
+    "calibration": _KINDS["calibration"],
+    "db": _KINDS["calibration"],
+    "spec": ((Mapping,), "must be a mapping of fields"),
+    "problem": ((Problem,), "must be a problem: load_problem and make_problem make one"),
+    "target": ((str,), "must be the name of a target"),
+    "job": ((str,), "must be the name of a kind of job"),
+    "number": ((int,), "must be a whole number"),
+    "time_limit_s": ((int, float), "must be a number of seconds"),
+    "strategy": ((Strategy,), "must be a plan: load_strategy and make_strategy make one"),
+}
+
+
+def check_given(**given: object) -> None:
+    """Raises InputError for arguments of these names, all of them given, that are of no kind that they may be."""
+    kinds = {name: _ONE[name] for name in given}
+    found = [Trouble(name, kinds[name][1], one) for name, one in given.items() if not isinstance(one, kinds[name][0])]
+    if found:
+        raise InputError(found)
+
+
 def check_kinds(**given: object) -> None:
     """Raises InputError for arguments of these names that are of no kind that they may be, each entry of a list too.
 
@@ -110,8 +133,8 @@ class Asked:
             launcher=self.launcher,
             stack=self.stack,
             precision=self.precision,
-            gpus_per_node=self.gpus_per_node,
-            network=self.network,
+            gpus_per_node=plain(self.gpus_per_node),
+            network=plain(self.network),
             names=ARGUMENT_OF,
         )
         sections = {"cluster": self.cluster or {}, "training": self.training or {}}
@@ -147,6 +170,7 @@ def decided(problem: Problem, strategy: Strategy | None, decisions: Mapping[str,
     """The plan that a call gives whole, or by some decisions. Raises InputError where it gives both."""
     if strategy is None:
         return filled_in(problem, decisions)
+    check_given(strategy=strategy)
     if decisions:
         raise InputError(Trouble(name, "is a decision, and a whole plan is given") for name in decisions)
     return Filled(strategy, {})

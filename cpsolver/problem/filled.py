@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from math import prod
 from typing import Any
 
-from cpsolver.inputs.errors import InputError, Trouble, nearest_names
+from cpsolver.inputs.errors import InputError, Trouble, nearest_names, shown
 from cpsolver.inputs.language import counted, later, say
 from cpsolver.plans.dimensions import DEGREES, DIMENSIONS, OF_DEVICES, PLAN_FIELDS, SIZES
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.strategy_file import strategy_from_fields
 
+_OF_A_STAGE = re.compile(r"stages\[(\d+)\]\.(\w+)(.*)")
 _LISTS = ("layers", "stage_chips", "recompute_modules")
 SETTABLE = (*PLAN_FIELDS, *_LISTS, "recompute", "recompute_layers")
 """What may be said of a plan: the decisions that are one value, layers and chips of each stage, recomputation."""
@@ -75,13 +76,24 @@ def fill_strategy(problem: Problem, given: Mapping[str, Any]) -> Filled:
     try:
         strategy = strategy_from_fields({**fields, "stages": _stages(values)}, problem)
     except InputError as error:
-        raise InputError(Trouble("--set", str(trouble)) for trouble in error.troubles) from None
+        texts = dict.fromkeys(str(_as_decision(trouble)) for trouble in error.troubles)
+        raise InputError(Trouble("--set", text) for text in texts) from None
     one_chip = len(problem.supplies) == 1
     quiet = {"stage_chips"} if one_chip else set()
     if problem.model.moe is None:
         quiet |= {"ep", "etp"}
     told = [name for name in (*DIMENSIONS, *SETTABLE) if name in values and name not in given and name not in quiet]
     return Filled(strategy, {name: values[name] for name in dict.fromkeys(told)})
+
+
+def _as_decision(trouble: Trouble) -> Trouble:
+    """A trouble of a plan's file, `stages[1].layers`, in the name of the decision: `layers[1]`, `recompute`."""
+    found = _OF_A_STAGE.fullmatch(trouble.where)
+    if found is None:
+        return trouble
+    stage, name, rest = found.groups()
+    listed = {"layers": "layers", "chip": "stage_chips"}.get(name)
+    return replace(trouble, where=f"{name}{rest}" if listed is None else f"{listed}[{stage}]{rest}")
 
 
 def _scalar(text: str) -> Any:
@@ -124,11 +136,11 @@ def _sizes(problem: Problem, given: Mapping[str, Any]) -> dict[str, int]:
     said = {name: sizes[name] for name in OF_DEVICES if name != free}
     product = prod(said.values())
     if problem.num_gpus % product:
-        sizes_text = " * ".join(f"{name} {size}" for name, size in said.items())
+        sizes_text = " * ".join(f"{name} {shown(size)}" for name, size in said.items())
         message = later(
             "{sizes} = {product} does not divide the cluster's {num_gpus} devices: no {free} fits",
             sizes=sizes_text,
-            product=product,
+            product=shown(product),
             num_gpus=problem.num_gpus,
             free=free,
         )

@@ -10,12 +10,14 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.errors import InputError, Trouble, shown
 from cpsolver.inputs.language import later, say
+from cpsolver.inputs.limits import MOST_DIGITS
 from cpsolver.problem.load import make_problem
 from cpsolver.problem.problem import Problem
 from cpsolver.spec.cluster import NO_LIMIT
 from cpsolver.spec.spec import names_a_file
+from cpsolver.spec.training import MOST
 
 _USUAL_NODE = 8
 _FLAG_OF = {
@@ -65,7 +67,7 @@ class OneLine:
         training = {"global_batch_size": self.batch, "sequence_length": self.seq, "precision": self.precision}
         cluster = {
             "num_gpus": devices,
-            "gpus_per_node": self.gpus_per_node or min(_USUAL_NODE, devices),
+            "gpus_per_node": min(_USUAL_NODE, devices) if self.gpus_per_node is None else self.gpus_per_node,
             "chips": chips,
         }
         data = {
@@ -88,7 +90,12 @@ class OneLine:
         }
         for name, count in counts.items():
             if type(count) is int and count < 1 and count != NO_LIMIT:
-                found.append(Trouble("", later("has {count} of {name}: at least 1", count=count, name=name), self.on))
+                found.append(
+                    Trouble("", later("has {count} of {name}: at least 1", count=shown(count), name=name), self.on)
+                )
+            elif type(count) is int and count > MOST:
+                told = later("has {count} of {name}: at most {most:,}", count=shown(count), name=name, most=MOST)
+                found.append(Trouble("", told, self.on))
             elif type(count) is not int or count < 1:
                 found.append(Trouble("", later("does not say how many {name} there are", name=name), self.on))
         if not counts and not found:
@@ -176,8 +183,10 @@ def read_chips(text: str, found: list[Trouble]) -> dict[str, int]:
             )
         elif name in chips:
             problem = later("names {name!r} twice", name=name)
-        elif colon and not limit.removeprefix("-").isdecimal():
-            problem = later("the most devices of {name} must be a whole number, not {limit!r}", name=name, limit=limit)
+        elif colon and (not limit.removeprefix("-").isdecimal() or len(limit) > MOST_DIGITS):
+            problem = later(
+                "the most devices of {name} must be a whole number, not {limit!r}", name=name, limit=limit[:60]
+            )
         if problem:
             found.append(Trouble("cluster.chips", problem, text, form))
         elif name:

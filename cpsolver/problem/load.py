@@ -52,12 +52,20 @@ def make_problem(
 def plain(value: Any) -> Any:
     """The value with Python's own numbers and lists in place of NumPy's, in mappings and lists too.
 
-    Numbers out of a data frame are NumPy's: 64 of one is a whole number like any other.
+    Numbers out of a data frame are NumPy's: 64 of one is a whole number like any other. Raises InputError for what
+    holds itself.
     """
+    try:
+        return _plain(value)
+    except RecursionError:
+        raise InputError(Trouble("", "is nested too deeply, or in itself")) from None
+
+
+def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {plain(name): plain(item) for name, item in value.items()}
+        return {_plain(name): _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(plain(item) for item in value)
+        return type(value)(_plain(item) for item in value)
     return value.tolist() if type(value).__module__ == "numpy" and hasattr(value, "tolist") else value
 
 
@@ -108,8 +116,9 @@ def problem_from(
         found += [name for name in unknown_names(_sound_names(data, base)) if (name.where, name.message) not in known]
         found = [_with_path(trouble) for trouble in found]
     if document is not None:
-        inside = [trouble for trouble in found if trouble.file in (None, document.file)]
-        found = document.in_order(inside) + [trouble for trouble in found if trouble not in inside]
+        here = (None, document.file)
+        inside = [trouble for trouble in found if trouble.file in here]
+        found = document.in_order(inside) + [trouble for trouble in found if trouble.file not in here]
     raise InputError(found)
 
 

@@ -84,7 +84,7 @@ def strategy_from(document: Document, problem: Problem | None = None, number: in
     prefix: KeyPath = ()
     plans = data.get("plans")
     most = max(1, len(plans) if isinstance(plans, list) else 1)
-    if number > most:
+    if not 1 <= number <= most:
         raise InputError(
             Trouble(
                 "--plan-rank",

@@ -205,3 +205,10 @@ def test_without_scipy_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
     result = run("calibrate", write("runs.csv", text_of(cluster_rows(3))))
     assert result.exit_code == 2
     assert "needs scipy: pip install 'apss-cp[calibrate]'" in result.stderr
+
+
+@pytest.mark.parametrize("runs", ["", "/", ".."])
+def test_a_folder_is_no_table(runs: str) -> None:
+    result = run("calibrate", runs)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "is a directory, not a file" in result.stderr

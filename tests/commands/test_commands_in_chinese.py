@@ -104,6 +104,7 @@ def test_a_tuning_in_chinese_keeps_its_state_in_english() -> None:
             "第 2 次抽样的常数下最好的方案，可供学习的运行有 1 次；还有方案快 3% 以上的几率为 9%",
         ),
         ("exit code 1: RuntimeError: lost (log: /a/log.txt)", "退出码 1：RuntimeError: lost（日志：/a/log.txt）"),
+        ("ended after 1 measured iteration, which was asked for", "测满要求的 1 次迭代后结束"),
         ("ended by Ctrl-C after 3 measured iterations", "被 Ctrl-C 结束，已测 3 次迭代"),
         ("what the user wrote; of it", "what the user wrote；of it"),
     ],
@@ -120,7 +121,11 @@ def test_what_a_state_may_keep_is_what_tuning_writes() -> None:
     trees = (ast.parse(file.read_text(encoding="utf-8")) for file in files if file != Path(state_notes.__file__))
     constants = (node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant))
     written = "\n".join(re.sub(r"{.*?}", "{}", text) for text in constants if isinstance(text, str))
-    pieces = {piece for words in state_notes.KEPT for piece in re.split(r"{\w+}|runs? |measured iterations", words)}
+    pieces = {
+        piece
+        for words in state_notes.KEPT
+        for piece in re.split(r"{\w+}|runs? |measured iterations?|, which w(?:as|ere) |lines? ", words)
+    }
     assert [piece for piece in sorted(pieces) if piece.strip(" :;,.()") not in written] == []
 
 

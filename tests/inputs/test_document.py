@@ -1,9 +1,11 @@
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cpsolver.inputs import document as documents
 from cpsolver.inputs.document import load_yaml, parse_yaml
 from cpsolver.inputs.errors import InputError, Trouble, nearest_names
 
@@ -50,6 +52,36 @@ def test_positions_count_from_one() -> None:
     assert document.position(("b", "x")) is None
     assert document.position(("b", "c", 9)) is None
     assert document.nearest_position(("b", "x")) == (2, 1)
+
+
+def test_a_key_that_stands_twice_is_where_it_stands_first() -> None:
+    assert parse_yaml("a: 1\na: {b: 2}\n", collect=True).position(("a",)) == (1, 1)
+
+
+def test_many_places_of_one_mapping_need_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, items = list[object](), documents._items
+
+    def looked(node: object) -> Any:
+        looks.append(node)
+        return items(node)
+
+    monkeypatch.setattr(documents, "_items", looked)
+    document = parse_yaml("".join(f"k{number}: 1\n" for number in range(200)))
+    troubles = [Trouble(f"k{number}", "wrong", path=(f"k{number}",)) for number in range(200)]
+    assert [trouble.line for trouble in document.in_order(reversed(troubles))] == list(range(1, 201))
+    assert len(looks) == 1
+
+
+@pytest.mark.parametrize("number", ["9" * 1001, "0x" + "f" * 4000, "0o" + "7" * 5000, "0b" + "1" * 20_000])
+def test_a_number_without_end_is_none(number: str) -> None:
+    assert "cannot be read as int" in fails(f"a: {number}")
+
+
+def test_numbers_that_python_does_not_write_are_shown() -> None:
+    assert (
+        str(Trouble("a", "wrong", 16**5000))
+        == "a = 0x10000000000000000000000000...00000000000000000000000000000: wrong"
+    )
 
 
 def test_aliases_share_values() -> None:

@@ -43,7 +43,7 @@ _MISSING = object()
 
 def command() -> click.Command:
     """The command line: the one place that knows where it is."""
-    from cli import main
+    from cpsolver.commands.main import main
 
     return main
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cpsolver.inputs.document import parse_yaml
+from cpsolver.inputs.document import Document, parse_yaml
 from cpsolver.inputs.errors import InputError
 from cpsolver.plans.strategy import StageGroup, Strategy
 from cpsolver.problem.problem import Problem
@@ -194,3 +194,10 @@ def test_mistakes_in_a_seed_line(problem: Problem, old: str, new: str, said: str
 
 def test_a_seed_line_needs_a_spec() -> None:
     assert "only a spec gives a meaning" in mistakes(LINE)[0]
+
+
+@pytest.mark.parametrize("number", [0, -1, 3])
+def test_plans_are_counted_from_one(number: int) -> None:
+    """Python's own lists would count from their end."""
+    with pytest.raises(InputError, match="is no plan of the file"):
+        strategy_from(Document({"plans": [{}, {}]}), None, number)

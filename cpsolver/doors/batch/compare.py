@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from cpsolver.explanation.account import SILENT, SearchDisplay, solve
 from cpsolver.inputs.document import Document, load_yaml
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.inputs.language import later, retold, say
+from cpsolver.problem.flags import in_flags
 from cpsolver.problem.load import problem_from
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.resolve import resolve
@@ -20,6 +22,7 @@ from cpsolver.profiles.constants import Overlay, load_overlay
 from cpsolver.search.objective import dollars_per_hour
 from cpsolver.search.result import Result
 from cpsolver.spec.spec import Spec
+from cpsolver.spec.training import MOST
 
 _HOURS = 24.0
 _RESIZED, _RESIZED_OF = later("{change} node"), later("{change} node of {chip}")
@@ -179,7 +182,21 @@ def _option(
     base = Path(spec).parent if isinstance(spec, str) and spec != "-" else None
     data = _asked(document.data, request, None if on is None else cluster_of(on))
     name = on or (spec if isinstance(spec, str) else f"spec {place}")
-    return name, problem_from(data, None if on else document, base, overlay)
+    try:
+        return name, problem_from(data, None if on else document, base, overlay)
+    except InputError as error:
+        said = _said(request, on)
+        raise InputError(in_flags(trouble, said) for trouble in error.troubles) from None
+
+
+def _said(request: ComparisonRequest, on: str | None) -> dict[str, str]:
+    """The options that stand for fields of the spec."""
+    fields = ("cluster.num_gpus", "cluster.chips", "cluster.prices")
+    return {
+        **({} if on is None else dict.fromkeys(fields, "--on")),
+        **({} if request.tokens is None else {"training.tokens": "--tokens"}),
+        **({} if request.time_limit_s is None else {"search.time_limit_s": "--time-limit"}),
+    }
 
 
 def _asked(data: Mapping[str, Any], request: ComparisonRequest, cluster: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -209,20 +226,43 @@ def _chips_of(data: Mapping[str, Any]) -> set[str]:
 
 
 def cluster_of(text: str) -> dict[str, Any]:
-    """Chips, devices and prices of `h100:512@2.5,a800:64`: a price is dollars per device-hour, and may be left out."""
+    """Chips, devices and prices of `h100:512@2.5,a800:64`: a price is dollars per device-hour, and may be left out.
+
+    Raises InputError with all that is wrong.
+    """
     chips: dict[str, int] = {}
     prices: dict[str, float] = {}
+    found: list[Trouble] = []
     for part in text.split(","):
         name, _, rest = part.strip().partition(":")
         number, at, price = rest.partition("@")
         try:
-            chips[name] = int(number)
-            if at:
-                prices[name] = float(price)
+            count, dollars = int(number), float(price) if at else None
         except ValueError:
             told = later("must be CHIP:DEVICES or CHIP:DEVICES@DOLLARS, ...")
-            raise InputError(Trouble("--on", told, text)) from None
+            found.append(Trouble("--on", told, text))
+            continue
+        found += [Trouble("--on", told, text) for told in _wrong_with(name, count, dollars, chips)]
+        chips[name] = count
+        if dollars is not None:
+            prices[name] = dollars
+    if found:
+        raise InputError(found)
     return {"num_gpus": sum(chips.values()), "chips": chips, "prices": prices}
+
+
+def _wrong_with(name: str, count: int, dollars: float | None, chips: Mapping[str, int]) -> Iterator[str]:
+    """What is wrong with a chip of a cluster, after others of it."""
+    if not name:
+        yield "names no chip type"
+    if name in chips:
+        yield later("names {name!r} twice", name=name)
+    if count < 1:
+        yield later("has {count} of {name}: at least 1", count=count, name=name)
+    if count > MOST:
+        yield later("has {count} of {name}: at most {most:,}", count=count, name=name, most=MOST)
+    if dollars is not None and not 0 < dollars < inf:
+        yield later("has a price of {dollars:g} for {name}: more than 0, and finite", dollars=dollars, name=name)
 
 
 def _same_tokens(named: Sequence[tuple[str, Problem]]) -> None:

@@ -124,7 +124,10 @@ class JudgedPlan:
         Raises InputError: CannotExpress where the framework cannot run the plan, with the reasons.
         """
         from cpsolver.doors.export.judge import exported
+        from cpsolver.problem.asked import check_given
 
+        said = {name: value for name, value in {"folder": folder, "job": job}.items() if value is not None}
+        check_given(target=target, **said)
         into = None if folder is None else fspath(folder)
         return exported(self.problem, self.strategy, target, into, force, job)
 

@@ -8,11 +8,11 @@ from os import PathLike
 from weakref import ref
 
 from cpsolver.doors.python.answers import JudgedPlan, PlanAnswer
-from cpsolver.explanation.account import SILENT, Account, SearchDisplay, explain_plan, explain_spec, solve
+from cpsolver.explanation.account import Account, SearchDisplay, display_of, explain_plan, explain_spec, solve
 from cpsolver.explanation.favourite import Favourite
 from cpsolver.explanation.recommendation import recommended
 from cpsolver.plans.strategy import Strategy
-from cpsolver.problem.asked import Asked, Source, decided
+from cpsolver.problem.asked import Asked, Source, check_given, decided
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import sound_evaluation
 from cpsolver.search.space import Spaces
@@ -81,7 +81,7 @@ def plan(
 
 def _planned(problem: Problem, display: SearchDisplay | None) -> PlanAnswer:
     if display is not None:
-        return PlanAnswer(problem, recommended(problem, display))
+        return PlanAnswer(problem, recommended(problem, display_of(display)))
     _SPACES[:] = [spaces := Spaces()]
     return PlanAnswer(problem, solve(problem, spaces=spaces), partial(_taken, ref(spaces)))
 
@@ -106,9 +106,11 @@ def explained(
     source: Source | PlanAnswer | JudgedPlan, strategy: Strategy | None, asked: Asked, display: SearchDisplay | None
 ) -> Account | Favourite:
     """What is to be said of a spec; of a plan where one is given. Raises InputError."""
+    if strategy is not None:
+        check_given(strategy=strategy)
     if isinstance(source, JudgedPlan):
-        return explain_plan(source.problem, source.strategy if strategy is None else strategy, display or SILENT)
+        return explain_plan(source.problem, source.strategy if strategy is None else strategy, display_of(display))
     problem = asked.problem(source.problem if isinstance(source, PlanAnswer) else source)
     if strategy is None:
-        return explain_spec(problem, display or SILENT)
-    return explain_plan(problem, strategy, display or SILENT)
+        return explain_spec(problem, display_of(display))
+    return explain_plan(problem, strategy, display_of(display))

@@ -23,11 +23,13 @@ from cpsolver.doors.batch.run import SweepAnswer, SweepRequest, cases_of, cells_
 from cpsolver.doors.batch.sweep import Sweep, load_sweep, sweep_of
 from cpsolver.doors.report.frame import data_frame, table_html
 from cpsolver.doors.report.html.choices import choices_page
-from cpsolver.explanation.account import SILENT, SearchDisplay
+from cpsolver.explanation.account import SearchDisplay, display_of
 from cpsolver.inputs.document import Document
-from cpsolver.inputs.errors import InputError, Trouble
-from cpsolver.problem.asked import Source, check_kinds
+from cpsolver.inputs.errors import InputError, Trouble, shown
+from cpsolver.inputs.text import plural
+from cpsolver.problem.asked import Source, check_given, check_kinds
 from cpsolver.problem.flags import ARGUMENT_OF, in_flags
+from cpsolver.problem.load import plain
 from cpsolver.problem.problem import Problem
 
 Chips: TypeAlias = str | Mapping[str, int]
@@ -87,7 +89,7 @@ class LazySweep:
 
     def __repr__(self) -> str:
         known = sum(case.key in self._rows for case in self._cases)
-        return f"<sweep of {len(self):,} cells, {known:,} of them known>"
+        return f"<sweep of {plural(len(self), 'cell')}, {known:,} of them known>"
 
 
 def sweep(
@@ -138,7 +140,7 @@ def sweep(
     axes |= {"gpus_per_node": gpus_per_node, "network": network}
     sections = {"cluster": dict(cluster or {}), "training": dict(training or {}), "search": search}
     made = _asked(source, on, axes, sections)
-    request = SweepRequest(made.file, _path(db), jobs, time_limit_s, retry_failed=retry_failed)
+    request = SweepRequest(made.file, _path(db, "db"), jobs, time_limit_s, retry_failed=retry_failed)
     request = replace(request, on="ray" if ray else None, ray_address=ray if isinstance(ray, str) else None)
     return _with_place(made, replace(request, calibration=_path(calibration)))
 
@@ -150,11 +152,14 @@ def _asked(
     whole = not isinstance(source, Mapping) or "base" in source
     if whole and not isinstance(source, list | tuple) and on is axes["batch"] is axes["seq"] is None:
         return sweep_of(Document(dict(source))) if isinstance(source, Mapping) else load_sweep(fspath(source))
-    return sweep_of(Document(_fields({"model": source, **axes}, on, sections)))
+    return sweep_of(Document(plain(_fields({"model": source, **axes}, on, sections))))
 
 
-def _path(given: str | PathLike[str] | None) -> str | None:
-    return None if given is None else fspath(given)
+def _path(given: str | PathLike[str] | None, name: str = "calibration") -> str | None:
+    if given is None:
+        return None
+    check_given(**{name: given})
+    return fspath(given)
 
 
 def _with_place(made: Sweep, request: SweepRequest) -> LazySweep:
@@ -199,7 +204,9 @@ def _cluster(on: Chips, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def text_of_chips(on: Chips) -> str:
     """Chips in one line, `h800:64,a800:64`."""
-    return on if isinstance(on, str) else ",".join(f"{name}:{count}" for name, count in on.items())
+    if isinstance(on, str):
+        return on
+    return ",".join(f"{name}:{shown(count) if type(count) is int else count}" for name, count in on.items())
 
 
 @dataclass(frozen=True, repr=False)
@@ -240,7 +247,7 @@ class ComparedOptions:
 
     def __repr__(self) -> str:
         won = "no winner" if self.winner is None else f"the winner {self.winner.name}"
-        return f"<{len(self.options)} options compared, {won}>"
+        return f"<{plural(len(self.options), 'option')} compared, {won}>"
 
 
 def compare(
@@ -291,12 +298,16 @@ def compare(
             specs.append(fspath(source) if isinstance(source, PathLike) else source)
     request = ComparisonRequest(tuple(specs), texts, tokens, nodes, time_limit_s, _path(calibration))
     try:
-        return ComparedOptions(compared(request, display or SILENT))
+        return ComparedOptions(compared(request, display_of(display)))
     except InputError as error:
         raise InputError(_of_a_call(trouble, model) for trouble in error.troubles) from None
 
 
+_ARGUMENT_OF_OPTION = {"--on": "on", "SPEC": "sources", "--tokens": "tokens", "--time-limit": "time_limit_s"}
+
+
 def _of_a_call(trouble: Trouble, model: bool) -> Trouble:
     """A trouble in the names of the arguments; of a spec its fields keep theirs."""
-    trouble = replace(trouble, where={"--on": "on", "SPEC": "sources"}.get(trouble.where, trouble.where))
+    option, blank, rest = trouble.where.partition(" ")
+    trouble = replace(trouble, where=_ARGUMENT_OF_OPTION.get(option, option) + blank + rest)
     return in_flags(trouble, ARGUMENT_OF) if model else trouble

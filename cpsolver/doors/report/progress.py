@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Self
 
 from cpsolver.inputs.language import say
+from cpsolver.inputs.text import plural
 from cpsolver.search.result import Listener, Progress
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def how_far(progress: Progress, least_bound: float, elapsed_s: float) -> str:
     """
     bound, best = progress.bound_s, progress.best_s
     if math.isinf(best):
-        return say("no plan yet, {waiting:,} candidates open", waiting=progress.waiting)
+        return say("no plan yet, {candidates} open", candidates=plural(progress.waiting, "candidate"))
     best_said = say("best {best:,.4g} {unit}", best=best, unit=progress.unit)
     if bound >= best:
         return say("{best_said}, proven; looking for the next best", best_said=best_said)
@@ -153,10 +154,10 @@ def describe(progress: Progress) -> str:
         else say("nothing open")
     )
     return say(
-        "{bound}, {best}, {plans} plans, {waiting:,} waiting: {text}",
+        "{bound}, {best}, {plans}, {waiting:,} waiting: {text}",
         bound=bound,
         best=best,
-        plans=progress.plans,
+        plans=plural(progress.plans, "plan"),
         waiting=progress.waiting,
         text=progress.message,
     )

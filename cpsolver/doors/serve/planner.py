@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -26,6 +27,9 @@ _TELL_S = 0.5
 _OVERDUE_S = 30.0
 """A worker that has not answered so long after its time limit, and as long again as the limit, is ended: what follows a
 search (why there is no plan, what to run) has limits of its own."""
+
+_LISTENING = None
+"""What a worker sends before it plans: from here on SIGINT stops the search."""
 
 PlanPage = Callable[[Problem, Callable[[str], None]], tuple[str, str]]
 """Plans a problem: the answer's status, and its page; it may tell how far it is. A function of a module, so that
@@ -112,11 +116,14 @@ class _PlanProcess:
     """A process and the pipe to it. `told`: how far it is."""
 
     told = ""
+    _listens = _asked_to_stop = False
 
     def __init__(self, plan_page: PlanPage, limits: PageLimits) -> None:
         context = multiprocessing.get_context("spawn")  # a fork would copy the locks of this process's threads
         self._pipe, far = context.Pipe()
         self._process = context.Process(target=_work, args=(far, plan_page, limits, spoken()), daemon=True)
+        self._lock = threading.Lock()
+        resource_tracker.ensure_running()  # it would be started with the process, and let interrupts in again
         with _without_interrupts():
             self._process.start()
         far.close()  # so that the pipe ends when the process does
@@ -128,15 +135,32 @@ class _PlanProcess:
             self.told = ""
             self._pipe.send(text)
             while not isinstance(told := self._pipe.recv(), Outcome):
-                self.told = str(told)
+                if told is _LISTENING:
+                    self._now_listens()
+                else:
+                    self.told = str(told)
             return told
         except (EOFError, OSError):
             self.alive = False
             self._process.join()
             return None
+        finally:
+            self._listens = self._asked_to_stop = False
 
     def interrupt(self) -> None:
-        """As Ctrl-C does."""
+        """As Ctrl-C does; where the process does not listen yet, since it starts, as soon as it does."""
+        with self._lock:
+            self._asked_to_stop = True
+            if self._listens:
+                self._signal()
+
+    def _now_listens(self) -> None:
+        with self._lock:
+            self._listens = True
+            if self._asked_to_stop:
+                self._signal()
+
+    def _signal(self) -> None:
         if self._process.pid is not None and self._process.is_alive():
             with suppress(ProcessLookupError):
                 os.kill(self._process.pid, signal.SIGINT)
@@ -204,7 +228,7 @@ def _work(pipe: Connection, plan_page: PlanPage, limits: PageLimits, language: s
         while True:
             text = pipe.recv()
             with _Teller(pipe) as tell:
-                outcome = outcome_of(text, plan_page, limits, tell)
+                outcome = outcome_of(text, plan_page, limits, tell, lambda: pipe.send(_LISTENING))
             pipe.send(outcome)
 
 
@@ -217,18 +241,21 @@ def _end_with_parent() -> None:
 
 
 def outcome_of(
-    text: str, plan_page: PlanPage, limits: PageLimits, tell: Callable[[str], None] = lambda _: None
+    text: str,
+    plan_page: PlanPage,
+    limits: PageLimits,
+    tell: Callable[[str], None] = lambda _: None,
+    listening: Callable[[], None] = lambda: None,
 ) -> Outcome:
-    """What comes of a spec, here and now. SIGINT ends the search with what is known; whatever goes wrong is told."""
+    """What comes of a spec, here and now. SIGINT ends the search with what is known, once `listening` was called;
+    whatever goes wrong is told."""
     try:
         try:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            status, page = plan_page(problem_of(text, limits), tell)
-            return Outcome(status, page)
+            listening()
+            return _planned(text, plan_page, limits, tell)
         finally:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except InputError as error:
-        return Outcome("bad_input", troubles=tuple(map(trouble_for_page, error.troubles)))
     except KeyboardInterrupt:
         return Outcome("stopped", said=say("stopped before there was a plan"))
     except MemoryError:
@@ -236,3 +263,11 @@ def outcome_of(
     except Exception as error:
         told = say("this is a bug in apss-cp: {kind}: {error}", kind=type(error).__name__, error=error)
         return Outcome("failed", said=told)
+
+
+def _planned(text: str, plan_page: PlanPage, limits: PageLimits, tell: Callable[[str], None]) -> Outcome:
+    """What comes of a spec unless something goes wrong; what is wrong with the spec itself does not."""
+    try:
+        return Outcome(*plan_page(problem_of(text, limits), tell))
+    except InputError as error:
+        return Outcome("bad_input", troubles=tuple(map(trouble_for_page, error.troubles)))

@@ -77,12 +77,22 @@ def _foreign_files(data: Mapping[str, Any], folder: Path | None) -> Iterator[Tro
         elif not _inside(folder, name):
             message = later("is outside the folder of the spec that the server was started with")
             yield Trouble(dotted(path), message, name, later("a file in {folder}", folder=folder.resolve()), path=path)
+        elif _may_never_end(folder / name):
+            yield Trouble(dotted(path), later("is no file for a page to read"), name, path=path)
 
 
 def _inside(folder: Path, name: str) -> bool:
     try:
         return (folder / name).resolve().is_relative_to(folder.resolve())
     except (OSError, ValueError, RuntimeError):  # a name that no file can have, links in a circle
+        return False
+
+
+def _may_never_end(file: Path) -> bool:
+    """Whether reading it may wait for ever, whatever the time limit: a named pipe, a device."""
+    try:
+        return file.exists() and not file.is_file() and not file.is_dir()
+    except OSError:  # a name that no file can have
         return False
 
 

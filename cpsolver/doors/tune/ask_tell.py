@@ -88,7 +88,8 @@ def _troubles(reported: ReportedResult) -> Iterator[Trouble]:
     if reported.memory_kind is not None and reported.peak_memory_gib is None:
         yield Trouble("--peak-memory", later("is missing: --memory-kind says who counted it"))
     if reported.log is not None and not Path(reported.log).is_file():
-        yield Trouble("--log", later("there is no such file"), reported.log)
+        there = Path(reported.log).exists()
+        yield Trouble("--log", later("is no plain file") if there else later("there is no such file"), reported.log)
 
 
 def tell(state: State, builder: JobBuilder, number: int, reported: ReportedResult, skip: int) -> Trial:

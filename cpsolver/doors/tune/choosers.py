@@ -88,6 +88,8 @@ class InOrder:
                 return Proposal(plan.strategy, why, plan.predicted_s, plan.low_s, plan.high_s)
         if not self._plans:
             return Stop(say("the search finds no plan: `apss-cp solve` says why"))
+        if len(self._plans) == 1:
+            return Stop(say("the one plan of the search (search.top) was tried"))
         return Stop(say("all {count} plans of the search (search.top) were tried", count=len(self._plans)))
 
     def estimates(self, trials: Sequence[Trial]) -> Sequence[PlanEstimate]:

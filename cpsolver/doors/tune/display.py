@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from cpsolver.doors.report.plan_words import stage_words
 from cpsolver.doors.report.progress import Waiting
 from cpsolver.doors.report.text import recompute_text
 from cpsolver.doors.tune.logs import LogReading
 from cpsolver.doors.tune.state_notes import retold
 from cpsolver.doors.tune.trial import Trial
 from cpsolver.inputs.language import say
-from cpsolver.inputs.text import elapsed, seconds, signed_percent
+from cpsolver.inputs.text import elapsed, plural, runs, seconds, signed_percent
 from cpsolver.plans.dimensions import sizes_text
 from cpsolver.plans.strategy import Strategy
 
@@ -22,18 +23,22 @@ _EVERY_S = 1.0  # between two changes of the status line
 
 
 def plan_words(s: Strategy) -> str:
-    """Degrees and what else tells plans apart: `tp 8 pp 4 dp 2 mbs 1, recompute selective`."""
+    """Degrees and all else that tells plans apart: `tp 8 pp 4 dp 2 mbs 1, recompute selective`. No two plans have the
+    same name."""
     parts = [sizes_text(s)]
+    parts += [say("micro batches {sizes}", sizes=runs(s.micro_batches))] if s.dynamic else []
+    parts += [] if s.schedule == "1f1b" else [say("schedule {schedule}", schedule=s.schedule)]
     parts += [say("no sequence parallelism")] if s.tp > 1 and not s.sequence_parallel else []
     parts += [] if s.zero_stage in (0, 1) else [f"ZeRO-{s.zero_stage}"]
+    parts += [say("sharded in groups of {ranks}", ranks=s.sharding_ranks)] if s.grouped else []
     parts += [say("no distributed optimizer")] if s.dp * s.cp > 1 and not s.distributed_optimizer else []
     parts += [] if s.flash_attention else [say("no flash attention")]
+    parts += [say("experts overlapped")] if s.expert_overlap else []
     parts += [say("cp by {way}", way=s.cp_comm_type)] if s.cp > 1 else []
-    chips = list(dict.fromkeys(s.stage_chips))
-    told = {chip: recompute_text(s, chip) for chip in chips}
-    for chip, text in told.items():
-        where = say(" on {chip}", chip=chip) if len(chips) > 1 else ""
-        parts += [] if text == "none" else [say("recompute {text}", text=text) + where]
+    parts += [say("ulysses {ranks}", ranks=s.ulysses)] if 1 < s.ulysses < s.cp else []
+    told = {recompute_text(s, chip) for chip in s.stage_chips}
+    parts += [say("recompute {text}", text=text) for text in told - {"none"}] if len(told) == 1 else []
+    parts += [stages] if (stages := stage_words(s)) else []
     return say(", ").join(parts)
 
 
@@ -133,8 +138,8 @@ def _so_far(seconds: float, reading: LogReading) -> str:
     if reading.step_time_s is None:
         return say("{clock}, no iteration measured yet", clock=clock)
     return say(
-        "{clock}, {count} iterations, median {seconds}",
+        "{clock}, {iterations}, median {seconds}",
         clock=clock,
-        count=reading.iterations,
+        iterations=plural(reading.iterations, "iteration"),
         seconds=seconds_words(reading.step_time_s),
     )

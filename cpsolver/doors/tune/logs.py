@@ -304,15 +304,17 @@ class Scanner:
         if not warm:
             most = numbers[-1] - start
             told = f"all {most} iterations in the log are warm-up (--skip-iterations {self._skip})"
+            if most == 1:
+                told = f"the one iteration in the log is warm-up (--skip-iterations {self._skip})"
             if len(numbers) == 1 and most > self._skip:
                 told = (
                     f"the only line covers iterations 1 to {most}, warm-up included: log every one (--log-interval 1)"
                 )
             yield told
         if skipped := len(warm) - len(used):
-            yield f"{skipped} lines with skipped iterations left out"
+            yield f"{skipped} {'line' if skipped == 1 else 'lines'} with skipped iterations left out"
         if nan := sum(self._lines[number].nan for number in used):
-            yield f"{nan} measured iterations had a loss that is not a number"
+            yield f"{nan} measured {'iteration' if nan == 1 else 'iterations'} had a loss that is not a number"
 
     def _peak(self) -> tuple[TrialMemory | None, float | None]:
         for kind in TRIAL_MEMORIES:

@@ -10,6 +10,7 @@ from pathlib import Path
 from cpsolver.doors.tune.logs import LogReading, enough_iterations, looked_for
 from cpsolver.doors.tune.runner import Ending
 from cpsolver.doors.tune.trial import Outcome, TrialMemory
+from cpsolver.inputs.errors import one_line
 
 ENDED_BY = {"interrupted": "ended by Ctrl-C", "signal": "ended by a signal, as schedulers send it,"}
 _CHANGING = re.compile(r"/\S+|\d+")
@@ -37,7 +38,7 @@ def judge(ending: Ending, reading: LogReading, log: Path) -> Verdict:
     notes = "; ".join((*filter(None, [told]), *(reading.notes if timed else ())))
     return Verdict(
         outcome=outcome,
-        note=notes,
+        note=one_line(notes),  # a log may hold what commands a terminal
         step_time_s=reading.step_time_s if timed else None,
         peak_memory_gib=None if outcome == "failed" else reading.peak_memory_gib,
         memory_kind=None if outcome == "failed" else reading.memory_kind,
@@ -53,7 +54,7 @@ def failure_kind(note: str) -> str:
 
 
 def _outcome(ending: Ending, reading: LogReading, log: Path) -> tuple[Outcome, str]:
-    many = f"{reading.iterations} measured iterations"
+    many = _measured_iterations(reading)
     if ending.error is not None:
         return "failed", f"not started: {ending.error}"
     if ending.lost is not None:
@@ -67,10 +68,15 @@ def _outcome(ending: Ending, reading: LogReading, log: Path) -> tuple[Outcome, s
     if reading.wrong is not None:
         return "failed", reading.wrong
     if ending.ended == "enough":
-        return "ok", f"ended after {many}, which were asked for"
+        return "ok", f"ended after {many}, which {'was' if reading.iterations == 1 else 'were'} asked for"
     if ending.code == 0:
         return _ended_well(reading, log)
     return _ended_badly(ending, reading, log)
+
+
+def _measured_iterations(reading: LogReading) -> str:
+    """How many were measured, in the words of a state (`state_notes.KEPT`)."""
+    return "1 measured iteration" if reading.iterations == 1 else f"{reading.iterations} measured iterations"
 
 
 def _ended_well(reading: LogReading, log: Path) -> tuple[Outcome, str]:
@@ -90,7 +96,7 @@ def _ended_badly(ending: Ending, reading: LogReading, log: Path) -> tuple[Outcom
         why = "perhaps by the host's out-of-memory killer; that is not device memory"
     told = f"{how}: {why}" if why else how
     if reading.step_time_s is not None and reading.iterations >= enough_iterations():
-        return "ok", f"after {reading.iterations} measured iterations the command ended with {told}"
+        return "ok", f"after {_measured_iterations(reading)} the command ended with {told}"
     return "failed", f"{told} (log: {log})"
 
 

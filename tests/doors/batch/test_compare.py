@@ -161,6 +161,42 @@ def test_what_cannot_be_compared_is_said(files: tuple[str, ...], options: tuple[
     assert said in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--on", "a800:-4"), "error: --on = 'a800:-4': has -4 of a800: at least 1\n"),
+        (("--on", "a800:2000000"), "error: --on = 'a800:2000000': has 2000000 of a800: at most 1,048,576\n"),
+        (("--on", "a800:8@0"), "error: --on = 'a800:8@0': has a price of 0 for a800: more than 0, and finite\n"),
+        (("--on", "a800:8@nan"), "error: --on = 'a800:8@nan': has a price of nan for a800: more than 0, and finite\n"),
+        (("--on", ":8"), "error: --on = ':8': names no chip type\n"),
+        (("--on", "a800:8,a800:8"), "error: --on = 'a800:8,a800:8': names 'a800' twice\n"),
+        (("--on", "a800:7"), "error: --on = 7: is not a multiple of cluster.gpus_per_node = 8"),
+        (("--on", "no-chip:8"), "error: --on = 'no-chip': unknown chip"),
+        (("--on", "a800:8", "--tokens", "nan"), "Invalid value for '--tokens': 'nan' is not a finite number."),
+        (("--on", "a800:8", "--time-limit", "inf"), "Invalid value for '--time-limit': 'inf' is not a finite number."),
+    ],
+)
+def test_what_is_wrong_with_an_option_is_told_by_its_name(options: tuple[str, ...], said: str) -> None:
+    result = run("compare", write("spec.yaml", SPEC), "--on", "h800:8", *options)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert "error: cluster." not in result.stderr
+
+
+def test_a_call_has_its_arguments_names_for_them() -> None:
+    from cpsolver import InputError
+    from cpsolver.doors.python.sweeps import compare as asked
+
+    def wrong(**given: Any) -> str:
+        with pytest.raises(InputError) as caught:
+            asked(write("spec.yaml", SPEC), **{"on": ["a800:8", "h800:8"], **given})
+        return str(caught.value)
+
+    assert wrong(on=["a800:7", "h800:8"]).startswith("on = 7: is not a multiple")
+    assert wrong(tokens=float("nan")) == "tokens = nan: must be a finite number"
+    assert wrong(time_limit_s=-1).startswith("time_limit_s = -1: must be more than 0")
+
+
 def test_clusters_are_read_with_their_prices() -> None:
     wanted = {"num_gpus": 576, "chips": {"h100": 512, "a800": 64}, "prices": {"h100": 2.5}}
     assert cluster_of("h100:512@2.5, a800:64") == wanted

@@ -72,6 +72,14 @@ def test_outcomes(as_it_was: None) -> None:
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # between plans nothing is interrupted
 
 
+def test_what_cannot_be_told_is_told_of(as_it_was: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def untold(_trouble: object) -> dict[str, Any]:
+        raise ValueError("no words")
+
+    monkeypatch.setattr(planners, "trouble_for_page", untold)
+    assert outcome_of("model: 3\n", stand_in, LIMITS).said == "this is a bug in apss-cp: ValueError: no words"
+
+
 def test_a_worker_stays_for_the_next_spec() -> None:
     async def run() -> None:
         async with started() as planner:
@@ -95,6 +103,18 @@ def test_one_plan_at_a_time_and_stop_asks_for_what_is_known() -> None:
             assert planner.stop()
             assert (await first).status == "feasible"
             assert (await planner.plan(SPEC, here)).status == "optimal"
+
+    asyncio.run(run())
+
+
+def test_a_stop_is_not_lost_on_a_worker_that_starts() -> None:
+    async def run() -> None:
+        async with started() as planner:
+            first = asyncio.ensure_future(planner.plan(with_batch(91), here))
+            await asyncio.sleep(0)  # now the worker is made, and has not begun
+            assert planner.stop()
+            assert (await first).status == "stopped"
+            assert (await planner.plan(SPEC, here)).status == "optimal"  # and the next plan is not stopped
 
     asyncio.run(run())
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -82,6 +83,11 @@ def test_only_the_last_answers_are_kept(served: Server) -> None:
     assert [served.ask("GET", f"{served.path}answer/{number}").status for number in (0, 1, 2, 5, 6)] == [
         404, 404, 200, 200, 404,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "-1", "1.0", "٣", "x", ""])
+def test_what_is_no_number_of_an_answer_is_none(served: Server, number: str) -> None:
+    assert served.ask("GET", f"{served.path}answer/{quote(number)}").status == 404
 
 
 @pytest.mark.full

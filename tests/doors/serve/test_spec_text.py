@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,12 @@ def test_other_files_are_not_even_looked_at() -> None:
         assert second.where == "cluster.num_gpus"
     (found,) = troubles(chip("passwd"), limits)
     assert "is no file for a page to read" in found.message
+
+
+def test_nobody_is_waited_for_at_a_named_pipe() -> None:
+    os.mkfifo("pipe.yaml")
+    with pytest.raises(InputError, match=r"model = 'pipe.yaml': is no file for a page to read"):
+        problem_of(SPEC.replace("llama2-7b", "pipe.yaml"), PageLimits(60, Path()))
 
 
 def test_places_in_other_files_are_not_the_editors() -> None:

@@ -83,6 +83,7 @@ def test_a_log_that_ran_out_of_memory() -> None:
         (["--tell", "1", "--step-time", "2", "--peak-memory", "0", "--memory-kind", "device"], "more than 0 GiB"),
         (["--tell", "1", "--failed", "x", "--peak-memory", "1", "--memory-kind", "device"], "goes with --step-time"),
         (["--tell", "1", "--log", "no.log"], "there is no such file"),
+        (["--tell", "1", "--log", "."], "is no plain file"),
     ],
 )
 def test_what_cannot_be_told_changes_nothing(told: list[str], wrong: str) -> None:

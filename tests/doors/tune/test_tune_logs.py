@@ -36,6 +36,7 @@ def test_skip_iterations() -> None:
     assert read(lines, skip=1).step_time_s == 3.5
     assert read(lines, skip=3).step_time_s is None
     assert "all 3 iterations" in read(lines, skip=3).notes[0]
+    assert read(lines[:1]).notes == ("the one iteration in the log is warm-up (--skip-iterations 2)",)
 
 
 def test_a_line_of_several_iterations_counts_as_many_and_is_warm_up_if_it_holds_any() -> None:
@@ -59,8 +60,8 @@ def test_skipped_iterations_are_left_out_and_nan_is_told() -> None:
     found = read([*lines, iteration_line(5, 100, skipped=1), iteration_line(6, 2000, nan=1)])
     assert (found.step_time_s, found.iterations) == (2.0, 3)
     assert found.notes == (
-        "1 lines with skipped iterations left out",
-        "1 measured iterations had a loss that is not a number",
+        "1 line with skipped iterations left out",
+        "1 measured iteration had a loss that is not a number",
     )
 
 

@@ -91,3 +91,14 @@ def test_how_a_command_ended(code: int, told: str) -> None:
 def test_failures_alike_differ_in_numbers_and_paths_only() -> None:
     assert failure_kind("rank 3 of /a/b: no") == failure_kind("rank 12 of /c: no")
     assert failure_kind("KeyError: a") != failure_kind("KeyError: b")
+
+
+def test_one_iteration_is_no_iterations() -> None:
+    lines = [iteration_line(number, 2000) for number in range(1, 4)]
+    assert verdict(ended(-15, "enough"), *lines).note == "ended after 1 measured iteration, which was asked for"
+    assert verdict(ended(-15, "timeout"), *lines).note == "ended at its time limit after 1 measured iteration"
+
+
+def test_what_a_log_says_commands_no_terminal() -> None:
+    note = verdict(ended(1), "\x1b]0;title\x07RuntimeError: \u202elost").note
+    assert note == "exit code 1: \\x1b]0;title\\x07RuntimeError: \\u202elost (log: /state/log.txt)"
