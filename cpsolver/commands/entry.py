@@ -29,11 +29,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     if python_raises:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        sys.unraisablehook = come_again
+        sys.unraisablehook = raise_later
     command(arguments)
 
 
-def come_again(unraisable: Any) -> None:
+def raise_later(unraisable: Any) -> None:
     """A KeyboardInterrupt that could not be raised where it came, in a destructor or in a library's part that is not
     Python, comes again soon; all else is told as ever."""
     if issubclass(unraisable.exc_type, KeyboardInterrupt):

@@ -81,7 +81,7 @@ def test_what_else_cannot_be_raised_is_told(capsys: pytest.CaptureFixture[str]) 
     with pytest.MonkeyPatch.context() as patch:
         told = list[object]()
         patch.setattr(sys, "__unraisablehook__", told.append)
-        entry.come_again(Ignored)
+        entry.raise_later(Ignored)
     assert told == [Ignored]
 
 
