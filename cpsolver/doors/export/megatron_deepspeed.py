@@ -45,7 +45,7 @@ def export(problem: Problem, s: Strategy) -> Launch:
         deepspeed.CONFIG: json.dumps({"train_batch_size": problem.batch, **config}, indent=2) + "\n",
         "nodes.txt": nodes_file(problem, s),
     }
-    notes = (*_notes(problem), *node_notes(problem, s))
+    notes = (*_notes(problem, s), *node_notes(problem, s))
     return Launch(TARGET, flattened(flags), environment, files, "train.sh", notes, "train.sh")
 
 
@@ -107,11 +107,13 @@ def _model(model: Architecture, sequence: int) -> Iterator[Flag]:
     yield ("--make-vocab-size-divisible-by", str(model_args.PADDING))
 
 
-def _notes(problem: Problem) -> Iterator[str]:
+def _notes(problem: Problem, s: Strategy) -> Iterator[str]:
     """What is the user's to do, and what of the model no option says."""
     model = problem.model
     yield say("data, tokenizer, learning rate and checkpoints are not the plan's: see DATA_ARGS in train.sh")
     yield say("vocabulary: {vocab} rows; --pad-vocab-size-to must be more than the tokenizer's", vocab=model.vocab)
+    if problem.spec.training.precision == "bf16" and s.zero_stage == 0 and s.dp > 1:  # runtime/bf16_optimizer.py
+        yield say("DeepSpeed's optimizer for bf16 shares its states out over the replicas without ZeRO too")
     lacking = {
         later("RMSNorm"): model.norm == "rmsnorm",
         later("a head of its own"): not model.tied_embeddings,

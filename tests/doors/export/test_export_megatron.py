@@ -410,6 +410,13 @@ def test_checkpoints_wait_on_the_host_where_deepspeed_trains(target: str, file: 
         exporter("megatron-lm")(with_host(plain, cpu_checkpointing=True), plan)
 
 
+@pytest.mark.parametrize(("flags", "told"), [("f", 1), ("fz", 0)])
+def test_states_that_deepspeed_shares_out_by_itself_are_told(flags: str, told: int) -> None:
+    problem = problem_of(model=model_spec(layers=4, tied_embeddings=True))
+    made = exporter("megatron-deepspeed")(problem, strategy_of("x:4", tp=2, dp=2, flags=flags))
+    assert sum("shares its states out" in note for note in made.notes) == told
+
+
 def test_flagscale_shares_checkpoints_out_where_stages_recompute_differently() -> None:
     problem = problem_of(model=model_spec(layers=4), training={"distribute_saved_activations": True})
     plan = strategy_of("x:2,2", tp=2, flags="fz", recompute="block", amount=1)
