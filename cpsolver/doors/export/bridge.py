@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -189,6 +190,8 @@ def _value(name: str, values: list[str]) -> Any:
     text = values[0]
     if name == "--window-size":
         return tuple(map(int, text.split(",")))
+    if text.startswith("["):
+        return json.loads(text)
     try:
         return int(text)
     except ValueError:

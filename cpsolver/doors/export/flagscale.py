@@ -34,7 +34,9 @@ from cpsolver.spec.training import Training
 from models_zoo import Architecture
 
 MAIN, TRAIN = "plan.yaml", "plan_train.yaml"
-FLAGSCALE = replace(CORE_0_15, name="flagscale", source="FlagScale da4935ec, flagscale/backends/Megatron-LM")
+FLAGSCALE = replace(
+    CORE_0_15, name="flagscale", source="FlagScale da4935ec, flagscale/backends/Megatron-LM", quick_geglu=True
+)
 _METHODS = {"none": 0, "uniform": 0, "block": 1}
 """How recompute_method_per_stage_micro_batch tells a kind; `none` is told by the granularity."""
 

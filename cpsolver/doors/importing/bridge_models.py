@@ -12,7 +12,7 @@ from cpsolver.doors.importing.reading import Fields, as_tokens, table
 from cpsolver.doors.importing.recipe_values import UNCLEAR, Configured
 from cpsolver.inputs.language import say
 
-_LISTED = ("moe_layer_freq", "linear_attention_freq")
+_LISTED = ("moe_layer_freq", "linear_attention_freq", "no_rope_freq")
 """Fields whose lists are one value, in brackets."""
 _FLAGS = {
     (True, "silu"): "--swiglu",

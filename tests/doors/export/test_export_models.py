@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cpsolver.doors.export.bridge import fields
 from cpsolver.doors.export.dialect import MEGATRON_LM
 from cpsolver.doors.export.judge import reasons_against
 from cpsolver.doors.export.launch import CannotExpress, exporter
@@ -92,7 +93,7 @@ def test_the_vocabulary_is_padded_to_128_a_rank() -> None:
         ("bloom-176b", "megatron-lm", "a norm after the embedding"),
         ("gpt-oss-20b", "megatron-core-0.13", "attention sinks"),
         ("gpt-oss-20b", "megatron-core-0.12", "biases in experts"),
-        ("gpt-oss-20b", "flagscale", "the activation quick_geglu"),
+        ("gpt-oss-20b", "megatron-core-0.13", "the activation quick_geglu"),
     ],
 )
 def test_what_no_option_says_is_noted(model: str, target: str, words: str) -> None:
@@ -128,6 +129,7 @@ def test_layers_without_rotary_embedding_are_told_where_there_is_a_flag() -> Non
     assert told("llama4-scout-109b")["--no-rope-freq"] == ("4",)
     five = model_flags(load_architecture("llama4-scout-109b").model_copy(update={"layers": 5}), 8, MEGATRON_LM)
     assert ("--no-rope-freq", "[0,0,0,1,0]") in tuple(five)  # TransformerConfig refuses a number that divides them not
+    assert dict(fields([("--no-rope-freq", "[0,0,0,1,0]")])) == {"model.no_rope_freq": [0, 0, 0, 1, 0]}
     launch = exporter("megatron-core-0.12")(model_of("llama4-scout-109b"), strategy_of("x:48"))
     assert any("layers without rotary embedding" in note for note in launch.notes)
 
