@@ -134,7 +134,7 @@ def load_problem(path: File, *, calibration: File | None = None, **search: objec
     from cpsolver.problem.asked import check_given
     from cpsolver.problem.load import load_problem as load
 
-    check_given(path=path, **({} if calibration is None else {"calibration": calibration}))
+    check_given(path=path, calibration=calibration)
     return load(fspath(path), None if calibration is None else fspath(calibration), **search)
 
 
@@ -173,8 +173,7 @@ def make_problem(
     from cpsolver.problem.asked import check_given
     from cpsolver.problem.load import make_problem as make
 
-    said: dict[str, object] = {"spec": {} if spec is None else spec}
-    check_given(**said, **({} if calibration is None else {"calibration": calibration}))
+    check_given(spec={} if spec is None else spec, calibration=calibration)
     sections: dict[str, Fields] = {
         "cluster": {"num_gpus": num_gpus, "chips": chips, "gpus_per_node": gpus_per_node, "network": network},
         "training": {"global_batch_size": global_batch_size, "sequence_length": sequence_length},
@@ -192,7 +191,9 @@ def load_strategy(path: File, problem: Problem | None = None, number: int = 1) -
     from cpsolver.problem.asked import check_given
     from cpsolver.problem.strategy_file import load_strategy as load
 
-    check_given(path=path, number=number, **({} if problem is None else {"problem": problem}))
+    check_given(path=path, number=number)
+    if problem is not None:
+        check_given(problem=problem)
     return load(fspath(path), problem, number)
 
 
@@ -417,8 +418,7 @@ def export(
     from cpsolver.doors.export.judge import exported
     from cpsolver.problem.asked import check_given
 
-    said = {name: value for name, value in {"folder": folder, "job": job}.items() if value is not None}
-    check_given(problem=problem, strategy=strategy, target=target, **said)
+    check_given(problem=problem, strategy=strategy, target=target, folder=folder, job=job)
     return exported(problem, strategy, target, None if folder is None else fspath(folder), force, job)
 
 

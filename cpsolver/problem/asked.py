@@ -44,12 +44,17 @@ _ONE: dict[str, tuple[tuple[type, ...], str]] = {
     "time_limit_s": ((int, float), "must be a number of seconds"),
     "strategy": ((Strategy,), "must be a plan: load_strategy and make_strategy make one"),
 }
+_MAY_BE_LEFT_OUT = ("calibration", "folder", "job")
 
 
 def check_given(**given: object) -> None:
-    """Raises InputError for arguments of these names, all of them given, that are of no kind that they may be."""
-    kinds = {name: _ONE[name] for name in given}
-    found = [Trouble(name, kinds[name][1], one) for name, one in given.items() if not isinstance(one, kinds[name][0])]
+    """Raises InputError for arguments of these names that are of no kind that they may be; None is one of those that a
+    call may leave out."""
+    found = []
+    for name, one in given.items():
+        kinds, told = _ONE[name]
+        if not isinstance(one, kinds) and not (one is None and name in _MAY_BE_LEFT_OUT):
+            found.append(Trouble(name, told, one))
     if found:
         raise InputError(found)
 

@@ -126,8 +126,7 @@ class JudgedPlan:
         from cpsolver.doors.export.judge import exported
         from cpsolver.problem.asked import check_given
 
-        said = {name: value for name, value in {"folder": folder, "job": job}.items() if value is not None}
-        check_given(target=target, **said)
+        check_given(target=target, folder=folder, job=job)
         into = None if folder is None else fspath(folder)
         return exported(self.problem, self.strategy, target, into, force, job)
 
