@@ -83,6 +83,8 @@ def export(
     """
     import cpsolver
     from cpsolver.doors.export.launch import check_directory, check_target
+    from cpsolver.doors.export.report import launch_document, launch_text
+    from cpsolver.doors.report.document import dumps
 
     check_target(target)
     if folder is not None:
@@ -94,7 +96,12 @@ def export(
     except cpsolver.CannotExpress as refused:
         _refuse(problem, strategy, target, refused.reasons, as_json)
         click.get_current_context().exit(EXIT_INFEASIBLE)
-    _show(problem, strategy, launch, folder, as_json)
+    if as_json:
+        click.echo(dumps(launch_document(problem, strategy, launch)))
+    elif folder is None:
+        click.echo(launch_text(launch))
+    else:
+        _say_what_to_start(launch, folder, launch.main if job else launch.start[0])
 
 
 @click.command(cls=SpokenCommand)
@@ -190,18 +197,11 @@ def _refuse(problem: Problem, strategy: Strategy, target: str, reasons: tuple[st
     )
 
 
-def _show(problem: Problem, strategy: Strategy, launch: Launch, folder: str | None, as_json: bool) -> None:
-    from cpsolver.doors.export.report import launch_document, launch_text
-    from cpsolver.doors.report.document import dumps
+def _say_what_to_start(launch: Launch, folder: str, started: str | None) -> None:
     from cpsolver.inputs.errors import one_line
 
-    if as_json:
-        click.echo(dumps(launch_document(problem, strategy, launch)))
-    elif folder is None:
-        click.echo(launch_text(launch))
-    else:
-        files = ", ".join(launch.files)
-        started = say("{folder}: {files}; start {main}", folder=folder, files=files, main=launch.main)
-        click.echo(started if launch.main else folder)
-        for note in launch.notes:
-            click.echo(f"- {one_line(note)}")
+    files = ", ".join(launch.files)
+    told = say("{folder}: {files}; start {main}", folder=folder, files=files, main=started)
+    click.echo(told if launch.main else folder)
+    for note in launch.notes:
+        click.echo(f"- {one_line(note)}")

@@ -59,7 +59,7 @@ def test_deepspeed_reads_its_json(name: str, tmp_path: Path, monkeypatch: pytest
     from deepspeed.runtime import config as reader
 
     problem, s = plan("deepspeed", name)
-    data = json.loads(written(deepspeed.export(problem, s), tmp_path).read_text())
+    data = json.loads(written(deepspeed.export(problem, s), tmp_path).with_name(deepspeed.CONFIG).read_text())
     automatic = "tensor_parallel" in data
     monkeypatch.setattr(reader.dist, "get_rank", lambda: 0)
     monkeypatch.setattr(reader.dist, "get_world_size", lambda group=None: s.devices)

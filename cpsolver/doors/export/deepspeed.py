@@ -36,7 +36,7 @@ def export(problem: Problem, strategy: Strategy) -> Launch:
         "launch.sh": _LAUNCH.format(config=CONFIG),
     }
     arguments = ("--deepspeed", "--deepspeed_config", CONFIG)
-    return Launch("deepspeed", arguments, {}, files, CONFIG, tuple(_notes(problem, strategy)))
+    return Launch("deepspeed", arguments, {}, files, "launch.sh", tuple(_notes(problem, strategy)))
 
 
 _LAUNCH = """#!/bin/bash

@@ -47,6 +47,14 @@ def test_the_command_writes_the_files(target: str) -> None:
     assert set(made.files) <= {file.name for file in Path("out").iterdir()}
 
 
+@pytest.mark.parametrize("target", ["deepspeed", "torchtitan", "accelerate"])
+def test_the_command_says_what_to_start(target: str) -> None:
+    """A script, not the file that it gives to the framework."""
+    write("spec.json", json.dumps(spec_of(batch=32, launcher=target)))
+    done = run("export", "spec.json", "--to", target, "-o", "out")
+    assert done.output.splitlines()[0].endswith("; start launch.sh")
+
+
 def test_the_command_says_why_not() -> None:
     write("spec.json", json.dumps(spec_of(batch=32, pin={"pp": 4, "tp": 1})))
     done = run("export", "spec.json", "--to", "accelerate")
