@@ -93,6 +93,9 @@ class Planner:
                 self._worker = None
         if outcome is None:
             return Outcome("failed", said=say("the server ends") if self._closed else worker.obituary())
+        if outcome.status == "stopped":
+            worker.end()  # an import that was cut short leaves half a module behind
+            self._worker = None
         return outcome
 
     def stop(self) -> bool:

@@ -112,9 +112,11 @@ def test_a_stop_is_not_lost_on_a_worker_that_starts() -> None:
         async with started() as planner:
             first = asyncio.ensure_future(planner.plan(with_batch(91), here))
             await asyncio.sleep(0)  # now the worker is made, and has not begun
+            stopped = pid(planner)
             assert planner.stop()
             assert (await first).status == "stopped"
             assert (await planner.plan(SPEC, here)).status == "optimal"  # and the next plan is not stopped
+            assert pid(planner) != stopped  # what was cut short there, an import say, is no part of it
 
     asyncio.run(run())
 
