@@ -16,6 +16,7 @@ from cpsolver.cost.shard import OF_ATTENTION, Candidates, Floats, Ints, Shard
 from cpsolver.cost.states import held
 from cpsolver.problem.problem import Problem
 from hw_specs import Chip
+from hw_specs.units import mib_to_bytes
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,14 @@ def hop_bytes(problem: Problem, shard: Shard) -> Floats:
     shares = shard.tp if problem.stack.pipeline_scatter else shard.sequence_split
     mask = problem.stack.pipeline_mask_bytes * problem.sequence**2
     return np.asarray(problem.model.residual_streams * _hidden_bytes(problem, shard) / shares + mask / 2.0)
+
+
+def waited_share(problem: Problem, payload: Floats) -> Floats:
+    """Of transfers of that many bytes between two stages, the share that both of them wait for: what NCCL's buffers do
+    not hold, where a transfer is an operation of its own. One of them waits for the rest too: in each microbatch it
+    needs an answer to what it sent, before which the other has other work."""
+    buffered = mib_to_bytes(problem.stack.pipeline_buffer_mib)
+    return np.asarray(1.0 - np.minimum(1.0, buffered / payload))
 
 
 def hop_seconds(problem: Problem, chip: Chip, payload: Floats, within_node: bool) -> Floats:

@@ -103,6 +103,7 @@ def pass_columns(
         "head": ends.head + end_tensor + problem.model.mtp_layers * module,
         "hop_near": comm.hop_seconds(problem, chip, payload, within_node=True),
         "hop_far": comm.hop_seconds(problem, chip, payload, within_node=False),
+        "hop_waited": comm.waited_share(problem, payload),
     }
 
 

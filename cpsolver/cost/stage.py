@@ -27,10 +27,11 @@ class StageSeconds:
 
     Of one microbatch: `compute`, `tensor_parallel` (communication inside the layers, embedding and head), `recompute`,
     `sharding` (weights gathered and gradients scattered, as far as nothing hides it) and `pipeline_p2p` (transfers
-    between stages). `forward` is the forward pass within the first two, `weight_gradients` the W of a split backward
-    pass. Of a V: `later`, `later_forward` and `later_weight_gradients`, by how much the second chunk takes longer than
-    the first, which counts embedding, head and kinds of layers, but not what is recomputed. Once a step, after
-    the pipeline: `data_parallel` and `optimizer`.
+    between stages; `to_next` are all with the next stage, whichever of the two waits for them). `forward` is the
+    forward pass within the first two, `weight_gradients` the W of a split backward pass. Of a V: `later`,
+    `later_forward` and `later_weight_gradients`, by how much the second chunk takes longer than the first, which counts
+    embedding, head and kinds of layers, but not what is recomputed. Once a step, after the pipeline: `data_parallel`
+    and `optimizer`.
     """
 
     compute: Floats
@@ -42,6 +43,7 @@ class StageSeconds:
     optimizer: Floats
     forward: Floats
     weight_gradients: Floats
+    to_next: Floats
     later: Floats
     later_forward: Floats
     later_weight_gradients: Floats
@@ -228,15 +230,28 @@ class Pipelines:
         return np.asarray(self.at_ends(first, end) + self.at_ends(0.0, module))
 
     def p2p(self, any_neighbours: bool = False) -> Floats:
-        """Transfers from and to a stage's neighbours. Between chip types they take the slower end's time.
+        """What a stage waits for of its transfers; `any_neighbours` as in `transfers`."""
+        return self.waited(*self.transfers(any_neighbours))
+
+    def waited(self, before: Floats, after: Floats) -> Floats:
+        """Of transfers with the stage before and with the next: what buffers hold (`waited_share`) only the later of
+        two stages waits for, or with `pipeline_sends_first` only the earlier."""
+        stack = self.tables.problem.stack
+        if not stack.pipeline_buffer_mib:
+            return np.asarray(before + after)
+        both = self.at(self.tables.time.hop_waited)
+        return np.asarray(both * before + after if stack.pipeline_sends_first else before + both * after)
+
+    def transfers(self, any_neighbours: bool = False) -> tuple[Floats, Floats]:
+        """Transfers with the stage before and with the next. Between chip types they take the slower end's time.
 
         Interleaving sends every chunk's activations, also from the last stage back to the first; part of that is
         hidden. Stages placed as a V send theirs to both neighbours, and none around, but for those of BOTH_WAYS across
-        the middle of their pipeline; nothing of these is hidden. `any_neighbours`: the least where
-        chips may stand in any order, the faster kind of link everywhere.
+        the middle of their pipeline; nothing of these is hidden. `any_neighbours`: the least where chips may stand in
+        any order, the faster kind of link everywhere.
         """
         if self.pp == 1 and not self._both_ways.any():
-            return np.zeros(self.chips.shape)
+            return np.zeros(self.chips.shape), np.zeros(self.chips.shape)
         near, far = self.at(self.tables.time.hop_near), self.at(self.tables.time.hop_far)
         if any_neighbours:
             link = np.minimum(near, far)
@@ -250,7 +265,7 @@ class Pipelines:
         back = back * (self.vpp - 1) * ~self._v_shaped[:, None]
         into = np.concatenate([back, self.vpp * onward], axis=1)
         out = np.concatenate([self.vpp * onward, np.where(both_ways, self.vpp * middle, back)], axis=1)
-        return np.asarray(share * (into + out))
+        return np.asarray(share * into), np.asarray(share * out)
 
     def _middle(self, near: Floats, far: Floats) -> Floats:
         """Seconds of one transfer between the two halves of a pipeline of BOTH_WAYS: (n, 1)."""
@@ -352,19 +367,21 @@ def stage_seconds(
     tensor = layers * stages.at(time.layer_tp) + _beyond_mean(stages, time.kind_layer_tp, kinds) + stages.ends_tensor
     beyond = _beyond_mean(stages, time.kind_layer, kinds)
     recompute = recomputed * stages.at(time.recompute) + (layers + stages.slots) * modules_s
+    transfers = stages.transfers()
     later = stages.ends_later + _beyond_mean(stages, time.kind_layer, kinds_later)
     return StageSeconds(
         compute=layers * layer + beyond + stages.ends - tensor + stages.host,
         tensor_parallel=tensor,
         recompute=recompute,
         sharding=stages.sharding(layers.astype(np.float64), recompute),
-        pipeline_p2p=stages.p2p(),
+        pipeline_p2p=stages.waited(*transfers),
         data_parallel=stages.data_parallel(layers),
         optimizer=stages.optimizer(layers),
         # A recomputed layer runs its forward again. What a kind of layer takes beyond the mean layer splits as the mean
         # layer does, and so does what a chunk takes more than the other.
         forward=(layers + beyond / layer) * stages.forward + stages.forward_ends,
         weight_gradients=(layers + beyond / layer) * stages.weight_gradients + stages.weight_ends,
+        to_next=transfers[1],
         later=later,
         later_forward=later * stages.forward / layer,
         later_weight_gradients=later * stages.weight_gradients / layer,

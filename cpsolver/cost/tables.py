@@ -36,8 +36,9 @@ class TimeTable:
     (extra for a recomputed layer, `collected` of it for bringing its input together) and `modules` (extra where one of
     MODULES is recomputed, (MODULES, rows)), `embedding` and `head` (first and last stage), `chunk` (the host's work for
     each model chunk), `hop_near` and `hop_far` (one transfer to a neighbouring stage inside a fast domain or over the
-    network). With sharded parameters `gather` brings a layer's weights, with sharded gradients `scatter` scatters them,
-    `gather_ends` and `scatter_ends` those of embedding and head. Per step: `sync_*` is data-parallel communication that
+    network; `hop_waited` of it both of its ends wait for, as in `waited_share`). With sharded parameters `gather`
+    brings a layer's weights, with sharded gradients `scatter` scatters them, `gather_ends` and `scatter_ends` those of
+    embedding and head. Per step: `sync_*` is data-parallel communication that
     nothing hides, `update_*` the optimizer: for each layer, for each stage, and what the first and last stage add.
     """
 
@@ -55,6 +56,7 @@ class TimeTable:
     mtp_tp: Floats
     hop_near: Floats
     hop_far: Floats
+    hop_waited: Floats
     chunk: Floats
     gather: Floats
     scatter: Floats
@@ -160,7 +162,7 @@ def layer_seconds(problem: Problem, supply: Supply, rows: Candidates) -> tuple[F
     return (columns["recompute"] - columns["collected"])[back], columns["layer"][back]
 
 
-_OF_PASSES = ("layer", "kind_layer", "embedding", "head", "hop_near", "hop_far")
+_OF_PASSES = ("layer", "kind_layer", "embedding", "head", "hop_near", "hop_far", "hop_waited")
 _MANY = 4096
 """Shards that are not looked up among those that are known: to work out more takes no longer."""
 

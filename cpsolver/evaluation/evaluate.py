@@ -236,7 +236,8 @@ def _both_ways(strategy: Strategy, of_pairs: Sequence[StageEvaluation]) -> list[
 
 
 def _other_way_round(pair: StageEvaluation) -> StageEvaluation:
-    return replace(pair, **{f"{name}_s": -getattr(pair, f"{name}_s") for name in _LATER})
+    before_s = pair.pipeline_p2p_s - pair.to_next_s
+    return replace(pair, to_next_s=before_s, **{f"{name}_s": -getattr(pair, f"{name}_s") for name in _LATER})
 
 
 def _of_half(stages: Sequence[StageEvaluation]) -> list[StageEvaluation]:
@@ -246,7 +247,7 @@ def _of_half(stages: Sequence[StageEvaluation]) -> list[StageEvaluation]:
 
 
 _LATER = ("later", "later_forward", "later_weight_gradients")
-_OF_A_MICROBATCH = tuple(f"{name}_s" for name in (*PARTS[:5], "forward", "weight_gradients", *_LATER))
+_OF_A_MICROBATCH = tuple(f"{name}_s" for name in (*PARTS[:5], "forward", "weight_gradients", "to_next", *_LATER))
 """Seconds of StageEvaluation that count for each microbatch."""
 
 

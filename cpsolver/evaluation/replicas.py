@@ -38,13 +38,13 @@ def evaluate_replicas(problem: Problem, plan: MixedReplicas) -> ReplicasEvaluati
 
     A pipeline is its schedule run event by event, in which transfers delay what waits for them and hold up no stage.
     `evaluate` charges both ends with them, so that stages can be bounded one by one: too much where a fast stage waits
-    for a slow one anyway.
+    for a slow one anyway. Where each transfer is an operation of its own between a stage's passes, as with DeepSpeed's
+    engine, that is what the schedule takes (`Pipelines.p2p`), and counts here too.
     """
     problems = [_of_share(problem, kind) for kind in plan.kinds]
     kinds = tuple(evaluate(own, kind.strategy) for own, kind in zip(problems, plan.kinds, strict=True))
     pipelines = [
-        _pipeline_parts(kind.strategy, found, kind.strategy.microbatches(own.batch))
-        for own, kind, found in zip(problems, plan.kinds, kinds, strict=True)
+        _pipeline_parts(own, kind.strategy, found) for own, kind, found in zip(problems, plan.kinds, kinds, strict=True)
     ]
     slowest = max(range(len(kinds)), key=lambda index: sum(pipelines[index].values()))
     last = max((stage for kind in kinds for stage in kind.stages), key=lambda stage: stage.after_s)
@@ -52,11 +52,13 @@ def evaluate_replicas(problem: Problem, plan: MixedReplicas) -> ReplicasEvaluati
     return ReplicasEvaluation(sum(breakdown.values()), breakdown, kinds, slowest)
 
 
-def _pipeline_parts(strategy: Strategy, found: Evaluation, microbatches: int) -> dict[str, float]:
+def _pipeline_parts(problem: Problem, strategy: Strategy, found: Evaluation) -> dict[str, float]:
     """Seconds of a pipeline by part, as its busiest stage spends them: transfers are what they add to the schedule."""
-    if strategy.pp == 1 or 2 * strategy.pp * strategy.vpp * microbatches > MOST_EVENTS:
+    microbatches = strategy.microbatches(problem.batch)
+    one_by_one = problem.stack.pipeline_buffer_mib > 0
+    if one_by_one or strategy.pp == 1 or 2 * strategy.pp * strategy.vpp * microbatches > MOST_EVENTS:
         return {part: found.breakdown_s[part] for part in _PIPELINE}
-    at_once = [replace(stage, pipeline_p2p_s=0.0) for stage in found.stages]
+    at_once = [replace(stage, pipeline_p2p_s=0.0, to_next_s=0.0) for stage in found.stages]
     busiest = max(at_once, key=lambda stage: stage.microbatch_s)
     parts = {part: microbatches * getattr(busiest, f"{part}_s") for part in _WORK}
     sent, free = (plan_timeline(strategy, stages, microbatches).makespan_s for stages in (found.stages, at_once))

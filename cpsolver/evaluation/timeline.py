@@ -29,14 +29,14 @@ def plan_timeline(strategy: Strategy, stages: Sequence[StageEvaluation], microba
         return _split_timeline(strategy, stages, microbatches)
     vpp = strategy.vpp
     by_size = [stage.sized[:microbatches] or (stage,) * microbatches for stage in stages]
-    forward, backward, p2p = (
-        np.array([[getattr(of_one, name) for of_one in row] for row in by_size]) / vpp
-        for name in ("forward_s", "backward_s", "pipeline_p2p_s")
+    forward, backward, sent = (
+        np.array([[getattr(of_one, name) for of_one in row] for row in by_size])
+        for name in ("forward_s", "backward_s", "to_next_s")
     )
-    delays = np.array([link_delays_s(seconds, vpp) for seconds in p2p.T.tolist()]).T
+    delays = np.array([link_delays_s(seconds, vpp) for seconds in sent.T.tolist()]).T
     group = microbatches if strategy.schedule in ONE_GROUP else None
     chunks = np.ones((1, vpp, 1))
-    forward, backward = forward[:, None] * chunks, backward[:, None] * chunks
+    forward, backward = forward[:, None] / vpp * chunks, backward[:, None] / vpp * chunks
     return simulate(forward, backward, microbatches, delays, group, strategy.expert_overlap)
 
 
@@ -45,7 +45,7 @@ def _split_timeline(strategy: Strategy, stages: Sequence[StageEvaluation], micro
     both_ways = strategy.both_ways
     passes = 1 if both_ways else strategy.vpp  # of either direction a microbatch is whole
     forward, backward, weights = _split_passes(strategy, stages)
-    delays = [each / passes for each in link_delays_s([stage.pipeline_p2p_s for stage in stages], 1)]
+    delays = link_delays_s([stage.to_next_s for stage in stages], passes)
     order = turns(split_schedule(strategy.schedule), strategy.pp, microbatches)
     done = run(order, forward, backward - weights, weights, delays, both_ways=both_ways)
     events = [(stage, *each) for stage, passes in enumerate(done.passes) for each in passes]
@@ -164,12 +164,8 @@ def simulated_step_s(strategy: Strategy, evaluation: Evaluation, microbatches: i
     return (timeline.makespan_s if SCHEDULES[strategy.schedule].joins else timeline.longest_span_s) + after
 
 
-def link_delays_s(chunk_p2p_s: Sequence[float], vpp: int) -> list[float]:
-    """Seconds of one transfer from each stage to the next: a stage's p2p time is its link in plus its link out."""
-    delays: list[float] = []
-    link_in = 0.0
-    for seconds in chunk_p2p_s:
-        link_in = max(0.0, seconds - link_in)
-        delays.append(link_in)
-    delays[-1] = 0.0 if vpp == 1 else sum(delays[:-1]) / max(1, len(delays) - 1)
-    return delays
+def link_delays_s(to_next_s: Sequence[float], vpp: int) -> list[float]:
+    """Seconds of one transfer from each stage to the next, and of the last one around to the first: of each stage is
+    given what its transfers to the next take in a microbatch, one for every chunk, of the last stage one fewer."""
+    around = to_next_s[-1] / (vpp - 1) if vpp > 1 else 0.0
+    return [*(seconds / vpp for seconds in to_next_s[:-1]), around]

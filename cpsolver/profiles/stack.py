@@ -63,6 +63,8 @@ class Constants(BaseModel):
     pipeline_overlap_interleaved: Constant
     pipeline_scatter: Constant
     pipeline_transfers: Constant
+    pipeline_buffer_mib: Constant
+    pipeline_sends_first: Constant
     pipeline_mask_bytes: Constant
     attention_speed: Constant
     hopper_attention_speed: Constant

@@ -103,7 +103,7 @@ def test_many_microbatches_take_as_long_each_as_the_last_ones_of_a_shorter_run(s
     """200 microbatches, of which fewer are run: within 0.2 % of a run of all."""
     plan = v(layers, schedule)
     problem = seven(model={"layers": sum(plan.layers), "vocab": 46_000}, gpus=4, batch=200)
-    stages = [replace(stage, pipeline_p2p_s=0.0) for stage in stage_evaluations(problem, plan)]
+    stages = [replace(stage, pipeline_p2p_s=0.0, to_next_s=0.0) for stage in stage_evaluations(problem, plan)]
     whole = plan_timeline(plan, stages, 200).makespan_s
     assert makespan_s(plan, stages, 200) == pytest.approx(whole, rel=2e-3)
 

@@ -158,9 +158,8 @@ def _passes(run: PipelineRun) -> Iterator[Span]:
 def transfers(run: PipelineRun) -> Iterator[Transfer]:
     """Every transfer between stages that takes time: each starts when its pass ends and keeps no stage from working."""
     strategy, vpp = run.strategy, run.strategy.vpp
-    hops = np.array([[each.pipeline_p2p_s / vpp for each in row] for row in _each(run)])
-    around = 1 if strategy.v_shaped else vpp
-    delays = [link_delays_s(hops[:, microbatch].tolist(), around) for microbatch in range(run.shown)]
+    sent = np.array([[each.to_next_s for each in row] for row in _each(run)])
+    delays = [link_delays_s(sent[:, microbatch].tolist(), vpp) for microbatch in range(run.shown)]
     for stage, kind, microbatch, chunk, _, end_s in _events(run.timeline):
         if kind == "W":
             continue

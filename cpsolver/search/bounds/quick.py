@@ -48,7 +48,7 @@ RowBounds = Callable[[Candidates, Floats, Floats], Floats]
 @dataclass(frozen=True)
 class _Seconds:
     """Least seconds of rows, (n,) each, by chip type (types, n): of the mean layer, of a layer of each kind (types,
-    kinds, n), of embedding and head, of the host's work for a chunk and of a transfer to a neighbour.
+    kinds, n), of embedding and head, of the host's work for a chunk and of a transfer that both its ends wait for.
     """
 
     layer: Floats
@@ -62,7 +62,7 @@ class _Seconds:
     def of(cls, table: Coefficients) -> _Seconds:
         """Of rows whose tables are known."""
         time = table.time
-        hop = np.minimum(time.hop_near, time.hop_far)
+        hop = time.hop_waited * np.minimum(time.hop_near, time.hop_far)
         return cls(time.layer, seconds_by_kind(table), time.embedding, time.head, time.chunk, hop)
 
     @classmethod
@@ -70,7 +70,7 @@ class _Seconds:
         """Of rows whose tables nothing else asks for."""
         found = [pass_seconds(problem, supply, rows) for supply in problem.supplies]
         time = {name: np.stack([of_chip[name] for of_chip in found]) for name in found[0]}
-        hop = np.minimum(time["hop_near"], time["hop_far"])
+        hop = time["hop_waited"] * np.minimum(time["hop_near"], time["hop_far"])
         kinds = time["layer"][:, None] + time["kind_layer"]
         return cls(time["layer"], kinds, time["embedding"], time["head"], time["chunk"], hop)
 

@@ -121,7 +121,10 @@ def _parts(table: Coefficients) -> Floats:
     kept = memory.stored(((), *table.sets), rows)
     sync = time.sync_layer + time.update_layer
     seconds = [
-        *(getattr(time, name) for name in ("layer", "recompute", "embedding", "head", "hop_near", "hop_far", "chunk")),
+        *(
+            getattr(time, name)
+            for name in ("layer", "recompute", "embedding", "head", "hop_near", "hop_far", "hop_waited", "chunk")
+        ),
         *(sync, sync + time.sync_stage + time.update_stage),
         *(time.sync_first + time.update_first, time.sync_last + time.update_last),
         *np.moveaxis(time.kind_layer, 1, 0),
