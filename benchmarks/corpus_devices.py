@@ -1,7 +1,8 @@
-"""Scripts whose nodes the environment says, with a default: is there a number of devices that the rules allow?
+"""What a script leaves to others: is there a number of devices, or a length of sequences, that the rules allow?
 
 LoongForge's say `NNODES=${WORLD_SIZE:-1}`, and some beside it that they need two nodes or more: the degrees, the micro
-batch and the recomputation are the script's, the replicas the user's.
+batch and the recomputation are the script's, the replicas the user's. Others say no devices at all, or train on
+sequences that are as long as their data.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ _DEFAULT = re.compile(r"(\w+)=([1-9]\d*)(?=,|$)")
 """A number among the defaults that a note of the import lists."""
 _MOST = 4096
 """Devices that a script is tried on."""
+_SHORTEST = 512
+"""Tokens of the shortest sequences that data is taken to have."""
 
 
 def wider(outcome: Any) -> Iterator[Imported]:
     """The script on twice the devices, four times and so on; nothing where it says itself how many train."""
-    if not any(_sets_devices(outcome, given) for given in _doubled(outcome)):
+    if "devices" not in outcome.helped and not any(_sets_devices(outcome, given) for given in _doubled(outcome)):
         return
     cluster = outcome.imported.spec["cluster"]
     devices = 2 * cluster["num_gpus"]
@@ -31,6 +34,14 @@ def wider(outcome: Any) -> Iterator[Imported]:
         if (imported := _read(outcome, more)) is not None and imported.strategy is not None:
             yield imported
         devices *= 2
+
+
+def shorter(imported: Imported) -> Iterator[Imported]:
+    """The same with sequences of half the length, a quarter and so on."""
+    training = imported.spec["training"]
+    length = training["sequence_length"]
+    while (length := length // 2) >= _SHORTEST:
+        yield replace(imported, spec={**imported.spec, "training": {**training, "sequence_length": length}})
 
 
 def _doubled(outcome: Any) -> Iterator[Mapping[str, str]]:

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from benchmarks.corpus_devices import wider
+from benchmarks.corpus_devices import shorter, wider
 from cpsolver.doors.export.judge import launch_of
 from cpsolver.doors.export.launch import CannotExpress, write_files
 from cpsolver.doors.importing.imported import Imported, ImportOptions, import_source
@@ -45,12 +45,14 @@ _STATES = 14
 """Bytes that a weight takes at least, however shared out: itself in 16 bits, fp32 master and moments."""
 _MADE_UP = ("devices", "variables", "arguments")
 """Help that decides what a plan needs or has: with it the plan is the corpus's, not the script's."""
+_SEQUENCES = "sequences as long as their data"
 _LEGAL, _WITHIN = "legal", "legal on the whole device, not below the margin"
-_WIDER = "legal on more devices than its default, of a script whose nodes the environment says"
+_COMPLETED = "legal on more devices than its default, or with shorter sequences, which the script leaves open"
+_OPEN = "; it leaves open: "
 
 
 def judged(outcomes: Sequence[Any], folder: Path) -> Iterator[str]:
-    """A line for each plan that breaks a rule, and how many do; judged are those that the script itself settles.
+    """A line for each plan that breaks a rule whatever is filled in for what its script leaves open, and how many do.
 
     A margin of memory is for plans to come; what somebody runs is judged by all of the device.
     """
@@ -61,7 +63,7 @@ def judged(outcomes: Sequence[Any], folder: Path) -> Iterator[str]:
             continue
         verdict, broken = _verdict(outcome, folder)
         verdicts[verdict] += 1
-        if broken:
+        if verdict.startswith("refused"):
             said = "; ".join(f"{violation.rule}: {violation.message}" for violation in broken)
             chip = imported.spec["cluster"]["chips"]
             yield f"refused\t{outcome.file.relative_to(folder)}\t{chip}\t{verdict}\t{said[:400]}"
@@ -69,43 +71,59 @@ def judged(outcomes: Sequence[Any], folder: Path) -> Iterator[str]:
 
 
 def _verdict(outcome: Any, folder: Path) -> tuple[str, Sequence[Violation]]:
-    """What the rules make of a plan, in words, and what they refuse it for, where the script itself settles that."""
-    open_here = _left_open(outcome, folder / outcome.file.relative_to(folder).parts[0])
+    """What the rules make of a plan, in words, and what they refuse it for as it stands."""
+    opened = _left_open(outcome, folder / outcome.file.relative_to(folder).parts[0])
+    beside = _OPEN + ", ".join(opened) if opened else ""
     if not violations(problem_of(outcome.imported), outcome.imported.strategy):
-        return f"legal, but {open_here}" if open_here else _LEGAL, ()
-    if open_here:
-        return open_here, ()
+        return _LEGAL + beside, ()
     broken = violations(problem_of(outcome.imported, margin=0.0), outcome.imported.strategy)
     if not broken:
-        return _WITHIN, ()
-    for imported in wider(outcome):
-        assert imported.strategy is not None
-        if not violations(problem_of(imported, margin=0.0), imported.strategy):
-            return _WIDER, ()
+        return _WITHIN + beside, ()
+    if any(_is_legal(imported) for imported in _completed(outcome, opened)):
+        return _COMPLETED + beside, broken
     said = "; ".join(f"{violation.rule}: {violation.message}" for violation in broken)
-    return f"refused: {_who_is_right(outcome, {violation.rule for violation in broken}, said)}", broken
+    return f"refused: {_who_is_right(outcome, {violation.rule for violation in broken}, said)}{beside}", broken
+
+
+def _is_legal(imported: Imported) -> bool:
+    return imported.strategy is not None and not violations(problem_of(imported, margin=0.0), imported.strategy)
+
+
+def _completed(outcome: Any, opened: Sequence[str]) -> Iterator[Imported]:
+    """Other ways to fill in what the script leaves open."""
+    for imported in (outcome.imported, *wider(outcome)):
+        yield imported
+        if _SEQUENCES in opened:
+            yield from shorter(imported)
 
 
 def _shares(verdicts: Counter[str]) -> Iterator[str]:
-    """How many plans are refused, of all and of those that are judged, and every verdict."""
-    plans, lawful = verdicts.total(), sum(count for text, count in verdicts.items() if text.startswith("legal"))
-    strict = plans - lawful + verdicts[_WITHIN] + verdicts[_WIDER]
-    refused = sum(count for text, count in verdicts.items() if text.startswith("refused"))
-    settled = refused + verdicts[_LEGAL] + verdicts[_WITHIN] + verdicts[_WIDER]
-    yield f"rules: {plans} plans, {strict} refused by a rule as they stand ({strict / max(1, plans):.1%})"
-    yield f"judged: {settled} that the script settles, {refused} refused ({refused / max(1, settled):.1%})"
+    """How many plans are refused, of all and of those that leave nothing open, and every verdict."""
+    settled = Counter({text: count for text, count in verdicts.items() if _OPEN not in text})
+    as_legal = sum(count for text, count in verdicts.items() if text.split(_OPEN)[0] == _LEGAL)
+    strict = verdicts.total() - as_legal
+    yield f"rules: {verdicts.total()} plans, {strict} refused by a rule as they stand ({_share(strict, verdicts)})"
+    yield f"judged: {verdicts.total()} plans, {_refused(verdicts)} whatever they leave open"
+    yield f"settled: {settled.total()} that leave nothing open, {_refused(settled)}"
     yield from (f"{count:4d}  {text}" for text, count in verdicts.most_common())
 
 
-def _left_open(outcome: Any, repository: Path) -> str | None:
-    """What of the plan's memory the script leaves to others, so that the rules judge no plan of its own."""
-    made_up = [name for name in _MADE_UP if name in outcome.helped]
-    if made_up:
-        return f"not judged: {', '.join(made_up)} made up here"
+def _refused(verdicts: Counter[str]) -> str:
+    refused = sum(count for text, count in verdicts.items() if text.startswith("refused"))
+    return f"{refused} refused ({_share(refused, verdicts)})"
+
+
+def _share(part: int, verdicts: Counter[str]) -> str:
+    return f"{part / max(1, verdicts.total()):.1%}"
+
+
+def _left_open(outcome: Any, repository: Path) -> tuple[str, ...]:
+    """What of the plan's memory the script leaves to others."""
+    opened = [name for name in _MADE_UP if name in outcome.helped]
     told = [note for note in outcome.imported.notes if "as long as their data" in note]
     if told and not (all("until 2025" in note for note in told) and _pads(repository)):
-        return "not judged: sequences are as long as their data"
-    return None
+        opened.append(_SEQUENCES)
+    return tuple(opened)
 
 
 @cache

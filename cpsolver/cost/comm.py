@@ -9,7 +9,7 @@ import numpy as np
 
 from cpsolver.cost.adapters import adapter_seconds
 from cpsolver.cost.collectives import collective_seconds, ranks_inside, tensor_parallel_seconds
-from cpsolver.cost.context import context_seconds, exchange_seconds
+from cpsolver.cost.context import context_seconds, exchange_seconds, selection_seconds
 from cpsolver.cost.kinds import LayerKind, problem_of
 from cpsolver.cost.routing import expert_tensor_seconds, hidden_seconds, routing_seconds
 from cpsolver.cost.shard import OF_ATTENTION, Candidates, Floats, Ints, Shard
@@ -49,6 +49,8 @@ def layer_comm(problem: Problem, chip: Chip, shard: Shard, core: Floats, kind: L
     attention, context = (none if kind.mixer == "none" else once), (none, none)
     if kind.attends:
         context = context_seconds(problem_of(problem, kind), chip, shard, core)
+        chosen = selection_seconds(problem, chip, shard) if kind.scores else none
+        context = (context[0] + chosen, context[1] + chosen)
     elif kind.mixer != "none":
         context = exchange_seconds(problem, chip, shard, kind.mixer)
     alone = kind.feed_forward and (kind.branches == 2 or kind.mixer == "none")

@@ -184,12 +184,13 @@ def _mixer(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -> list[
         Operator(_CORE, _attention(problem, device, shard, tokens, kind), core),
         Operator("context-parallel sums", _context_traffic(problem, device, shard, tokens), ("memory",)),
         *_adapters(problem, device, shard, kind, "attention"),
-        *_indexer(problem, device, tokens, kind),
+        *_indexer(problem, device, shard.ulysses * tokens, kind),
     ]
 
 
 def _indexer(problem: Problem, device: ChipSpeeds, tokens: Floats, kind: LayerKind) -> list[Operator]:
     """Scores of all keys, of which the most are selected: forward writes them in fp32 and reads them once more.
+    `tokens` are those of all ranks that exchange heads, each of which scores for all.
 
     Its products run as fast as attention's. What the indexer is trained towards is not counted: that depends on a loss
     that the architecture does not tell.

@@ -95,6 +95,17 @@ def head_all_to_all_seconds(problem: Problem, chip: Chip, shard: Shard) -> Float
     return seconds
 
 
+def selection_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:
+    """An indexer's queries, keys and the inputs of its weights, gathered from all ranks that exchange heads, in
+    seconds; backward scatters their gradients, in as many (MindSpeed-LLM c77308a1, dsa_indexer.py)."""
+    indexer = problem.model.attention.indexer
+    if indexer is None:
+        return np.zeros(len(shard.tp))
+    width = (indexer.heads + 1) * indexer.dim + problem.model.hidden
+    payload = shard.tokens(problem.sequence) * shard.ulysses * width * problem.element_bytes
+    return collective_seconds(problem, chip, "all_gather", payload, shard.ulysses, shard.tp)
+
+
 def _gathered(problem: Problem, chip: Chip, shard: Shard, kind: Collective, width: int) -> Floats:
     """Seconds of a collective on tensors of the whole sequence, `width` elements for each head of keys and values."""
     payload = problem.element_bytes * core_kv_heads(problem.model, shard) * width * shard.mbs * problem.sequence

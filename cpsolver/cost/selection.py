@@ -119,7 +119,8 @@ def saved_elements(model: Architecture, shard: Shard, kind: LayerKind) -> Floats
     Absorbed: queries before and after they meet the keys' projection, the latent result, what it is projected to, and
     the low ranks with their norms. Compressed: queries before and after norm and rotation, the output before and after
     it is turned back, what it is projected to; keys, what they are compressed from, and its weights in fp32. An
-    indexer: queries and keys before and after rotation, head weights, and four bytes for each key that it selects.
+    indexer: queries and keys before and after rotation, head weights, and four bytes for each key that it selects;
+    where ranks exchange heads what follows rotation is of all their tokens, and so is what the weights are made of.
     """
     attention, tp = model.attention, shard.tp.astype(np.float64)
     heads, kept = model.heads / tp, np.zeros(len(tp))
@@ -134,6 +135,8 @@ def saved_elements(model: Architecture, shard: Shard, kind: LayerKind) -> Floats
     indexer = attention.indexer
     if indexer is not None and kind.selects:
         keys = compressor_widths(model, kind.compression)[1] if attention.kind == "csa" else indexer.dim
-        own = 2 * indexer.heads * indexer.dim + 2 * keys + indexer.heads
-        kept = kept + own * kind.scores + 2 * indexer.topk
+        ranks = shard.ulysses.astype(np.float64)
+        own = (1 + ranks) * (indexer.heads * indexer.dim + keys) + ranks * indexer.heads
+        gathered = np.where(ranks > 1, ranks * model.hidden, 0.0)
+        kept = kept + (own + gathered) * kind.scores + 2 * ranks * indexer.topk
     return np.asarray(kept)

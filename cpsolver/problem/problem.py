@@ -68,6 +68,11 @@ class Problem:
         return self.launcher is not None and self.launcher.ulysses_repeats
 
     @property
+    def exchanges_selected(self) -> bool:
+        """Where an indexer selects keys, the launcher exchanges heads too; else they are gathered only."""
+        return self.launcher is not None and self.launcher.ulysses_indexer
+
+    @property
     def named_launcher(self) -> Framework | None:
         """The launcher that the spec names: `launcher` without what the stack adds."""
         if self.stack.runs is None:

@@ -66,6 +66,9 @@ class Facts(BaseModel):
     ulysses_tensor: bool = _stated("cp > 1 of kind a2a with tp > 1")
     ulysses_groups: bool = _stated("cp > 1 of kind a2a with a sharding group")
     ulysses_repeats: bool = _stated("keys and values of fewer heads than ranks that exchange are repeated", False)
+    ulysses_indexer: bool = _stated(
+        "an indexer selects keys for ranks that exchange heads: each scores them all", False
+    )
     mtp_parallel: bool = _stated("multi-token prediction with pp > 1 or cp > 1")
     flash_attention: tuple[bool, ...] = _stated("what flash_attention may be", (False, True))
     expert_parallel: bool = _stated("ep > 1")

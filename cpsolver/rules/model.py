@@ -110,7 +110,7 @@ def _heads_in_short(problem: Problem, _asked: Set[str]) -> str:
 def context_exchange(problem: Problem, s: Strategy) -> Iterator[str]:
     """Transformer Engine asks for both (attn_forward_func_with_cp: windows with all-to-all or gathered keys only);
     Megatron's parser does not. Keys that an indexer selects are gathered only (Megatron-LM
-    core/transformer/transformer_config.py, "cp_comm_type=allgather only").
+    core/transformer/transformer_config.py, "cp_comm_type=allgather only"), but for launchers that say otherwise.
     """
     heads, groups = problem.model.heads // s.tp, max(1, problem.model.kv_heads // s.tp)
     if heads % s.ulysses:
@@ -124,9 +124,16 @@ def context_exchange(problem: Problem, s: Strategy) -> Iterator[str]:
             s=s,
         )
     if problem.model.attention.indexer is not None and s.cp > 1 and not s.cp_gather:
-        yield later(
-            "keys that an indexer selects are gathered, not exchanged or ringed: cp is {s.cp}, and needs cp_gather", s=s
-        )
+        if not problem.exchanges_selected:
+            yield later(
+                "keys that an indexer selects are gathered, not exchanged or ringed: cp is {s.cp}, and needs cp_gather",
+                s=s,
+            )
+        elif s.cp > s.ulysses:
+            yield later(
+                "keys that an indexer selects do not go around a ring: cp {s.cp} needs cp_gather or ulysses {s.cp}",
+                s=s,
+            )
     window = problem.model.attention.sliding_window
     if window is not None and s.cp > s.ulysses and not s.cp_gather:
         ring = s.cp // s.ulysses

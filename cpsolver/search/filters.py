@@ -282,7 +282,8 @@ def _context_exchange(problem: Problem, rows: Candidates) -> Bools:
     repeated = problem.repeats_keys & (groups < rows.ulysses)
     even = (heads % rows.ulysses == 0) & ((groups % rows.ulysses == 0) | repeated)
     if problem.model.attention.indexer is not None:
-        even &= (rows.cp == 1) | rows.cp_gather
+        exchanged = problem.exchanges_selected & (rows.cp == rows.ulysses)
+        even &= (rows.cp == 1) | rows.cp_gather | exchanged
     if problem.model.attention.sliding_window is not None:
         even &= (rows.cp == rows.ulysses) | rows.cp_gather
     return np.asarray(even)

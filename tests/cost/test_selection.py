@@ -9,6 +9,7 @@ import pytest
 
 from cpsolver.cost import comm, gemms, memory
 from cpsolver.cost.compute import layer_operators, layer_seconds
+from cpsolver.cost.context import selection_seconds
 from cpsolver.cost.kinds import LayerKind, kind_of_layers, layer_kinds, model_of, problem_of
 from cpsolver.cost.recurrence import mixer_gemms
 from cpsolver.cost.selection import (
@@ -133,6 +134,23 @@ def test_an_indexer_is_whole_on_every_rank_and_takes_time() -> None:
         assert (queries.n.item(), queries.k.item()) == (4 * 64, 128)
         assert names["indexer"].passes[0] > 0
     assert "indexer" not in {each.name for each in layer_operators(plain, chip, ONE, usual)}
+
+
+def test_ranks_that_exchange_heads_score_for_all() -> None:
+    """Each of two scores twice its own tokens' queries, and gathers queries, keys and inputs of both."""
+    problem = of(**LATENT, indexer=INDEXER)
+    chip, (kind,) = problem.supplies[0].chip, layer_kinds(problem.model)
+    gathers, exchanges = Shard.of(1, 1, False, True, cp=2, cp_gather=True), Shard.of(1, 1, False, True, cp=2, ulysses=2)
+    seconds = [
+        next(each.passes[0].item() for each in layer_operators(problem, chip, shard, kind) if each.name == "indexer")
+        for shard in (gathers, exchanges)
+    ]
+    assert seconds[1] == pytest.approx(2 * seconds[0])
+    gathered = 2 * (4 * 64 + 64 + 1024) * 1024 / 2  # bytes that each of two sends, at 100 GB/s
+    assert selection_seconds(problem, chip, exchanges).item() == pytest.approx(gathered / 100e9)
+    assert selection_seconds(problem, chip, gathers).item() == 0
+    more = saved_elements(problem.model, exchanges, kind) - saved_elements(problem.model, gathers, kind)
+    assert more.item() == 4 * 64 + 64 + 4 + 2 * 256 + 2 * 1024
 
 
 def test_layers_that_take_anothers_choice_do_not_score() -> None:

@@ -65,7 +65,7 @@ def test_every_stated_fact_has_a_source_and_the_others_rule_nothing_out(name: st
     for fact in set(Framework.model_fields) - set(runs.sources) - {"name", "title", "sources"}:
         stricter = runs.model_copy(update={fact: getattr(runs, fact)})
         assert both(stricter, load_launcher("megatron-lm")) == both(runs, load_launcher("megatron-lm"))
-        added = ("breadth_first", "dynamic_micro_batches", "ulysses_repeats", "whole_encoder")
+        added = ("breadth_first", "dynamic_micro_batches", "ulysses_repeats", "ulysses_indexer", "whole_encoder")
         if fact not in added and isinstance(getattr(runs, fact), bool):
             assert getattr(runs, fact)
 

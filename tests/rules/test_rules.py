@@ -9,6 +9,7 @@ import pytest
 from cpsolver.evaluation.evaluate import stage_memory
 from cpsolver.plans.strategy import Mesh, RecomputeKind, StageGroup, Strategy
 from cpsolver.problem.problem import Problem
+from cpsolver.profiles.framework import load_launcher
 from cpsolver.rules import RULES, STRUCTURE, Violation, structure_violations, violations
 from models_zoo import load_architecture
 from tests.rules import test_rules_parallel
@@ -157,6 +158,12 @@ def test_heads_of_layers_that_differ() -> None:
     asked = "keys that an indexer selects are gathered, not exchanged or ringed: cp is 2, and needs cp_gather"
     assert said("context_exchange", strategy_of(cp=2, dp=2), sparse) == [asked]
     assert not said("context_exchange", replace(strategy_of(cp=2, dp=2), cp_gather=True), sparse)
+    exchanging = replace(sparse, launcher=load_launcher("mindspeed-llm"))
+    assert not said("context_exchange", strategy_of(cp=2, dp=2, ulysses=2), exchanging)
+    assert not said("context_exchange", replace(strategy_of(cp=2, dp=2), cp_gather=True), exchanging)
+    assert said("context_exchange", strategy_of(cp=4, dp=1, ulysses=2), exchanging) == [
+        "keys that an indexer selects do not go around a ring: cp 4 needs cp_gather or ulysses 4"
+    ]
     compressed = load_architecture("deepseek-v4-flash-284b").model_copy(update={"heads": 48})
     grouped = replace(problem_of(), model=compressed)
     assert said("heads", strategy_of(tp=16, dp=1), grouped) == [

@@ -19,7 +19,7 @@ from tests.support.generated import random_problem
 from tests.support.ladder import Ladder, assert_below, held
 from tests.support.mixtures import mixture_problem
 from tests.support.overlapping import overlap_problem
-from tests.support.problems import chip_spec, problem_of
+from tests.support.problems import chip_spec, problem_of, with_stack
 from tests.support.selection import full, night
 from tests.support.tables import passes_of
 
@@ -48,6 +48,19 @@ def test_no_bound_exceeds_brute_force(start: int, count: int, bend: bool) -> Non
 def test_no_bound_exceeds_brute_force_with_overlap_of_experts(start: int, count: int, bend: bool) -> None:
     """48 problems with the cost model's tables, and with bent ones."""
     assert held(overlap_problem, range(start, start + count), 400, bend)["overlap"] >= count / 6
+
+
+def one_by_one(seed: int) -> Problem:
+    """As `random_problem`, with a stack whose transfers are operations of their own, some or all held by buffers."""
+    rng = np.random.default_rng([seed, 29])
+    held_mib, sends_first = float(rng.choice([0.05, 0.5, 2, 1e3])), float(rng.integers(2))
+    buffers = {"pipeline_buffer_mib": held_mib, "pipeline_sends_first": sends_first}
+    return with_stack(random_problem(seed), pipeline_transfers=4, **buffers)
+
+
+@pytest.mark.parametrize(("start", "count"), [(4000, 12), full(4012, 20), night(4032, 60)])
+def test_no_bound_exceeds_brute_force_with_transfers_one_by_one(start: int, count: int) -> None:
+    assert held(one_by_one, range(start, start + count), 250, bend=True)["fit"] > 10
 
 
 @pytest.mark.parametrize(("start", "count"), [(3, 3), full(10_009, 1), night(6, 12)])

@@ -37,8 +37,8 @@ their passes ordered."""
 OF_PARAMETERS = ("tp", "cp", "pp", "dp", "ep", "etp")
 """What parameters on a device depend on: replicas that agree in these communicate as much."""
 OF_LAYERS = ("recompute", "embedding", "head", "hop_near", "hop_far", "chunk")
-APART = ("layer_tp", "kind_layer_tp", "end_tp", "mtp_tp", "layer", "kind_layer", "modules")
-"""Columns that name a part of others, or are bent for each kind of layer or module."""
+APART = ("hop_waited", "layer_tp", "kind_layer_tp", "end_tp", "mtp_tp", "layer", "kind_layer", "modules")
+"""Columns that name a part or a share of others, or are bent for each kind of layer or module."""
 
 
 @contextmanager
