@@ -9,7 +9,8 @@ Four roles, of which a plan may have several:
 - simplest: the best of those below `search.risk` that leave every optional decision but recomputation at its default
   (no interleaving, no context parallelism) and split layers evenly.
 
-Each is looked for by a search under stricter limits, so it is as proven as the answer.
+Each is looked for by a search under stricter limits, so it is as proven as the answer. Where the time limit ended the
+search, safer twins of the fastest families alone are looked for, in a little more time.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from cpsolver.evidence.chances import loss_if_unmeasured, margin_for, out_of_mem
 from cpsolver.evidence.nearest import avoidable, unmeasured_values
 from cpsolver.explanation.account import SILENT, SearchDisplay, solve
 from cpsolver.inputs.language import say
-from cpsolver.plans.dimensions import DIMENSIONS, MUST_BE_SAID, ROW
+from cpsolver.plans.dimensions import DIMENSIONS, FAMILY, MUST_BE_SAID, ROW
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import violations
 from cpsolver.search.found import check_legal
 from cpsolver.search.frontier import INFINITE
 from cpsolver.search.objective import rank
-from cpsolver.search.result import Plan, Recommendation, Result
+from cpsolver.search.result import Plan, Recommendation, Result, StopReason
 from cpsolver.search.search import search
 from cpsolver.search.space import Spaces
 
@@ -43,6 +44,8 @@ measured may cost no more."""
 _LEAST_S = 60.0
 """Each further search may take as long as the first did, or these seconds, which few need: an answer does not depend on
 how busy a machine is. What is found unproven is of use, too."""
+_TWINS_S, _TWINS_SHARE = 3.0, 0.05
+"""What a search for safer twins may take beyond the time limit: seconds, or a share of the limit if that is more."""
 _DEFAULTS: Mapping[str, Any] = {
     name: DIMENSIONS[name].default
     for name in ROW
@@ -73,15 +76,15 @@ class _Candidate:
 def recommend(problem: Problem, result: Result, spaces: Spaces | None = None) -> Result:
     """The answer with a recommendation; plans that it names besides those of the search follow these, in their order.
 
-    Nothing more is looked for where the search was stopped, or where `search.risk` is 1. `spaces`: the answer's.
+    Nothing more is looked for where the search was interrupted, or where `search.risk` is 1. `spaces`: the answer's.
     """
     if not result.plans:
         return result
-    search_more = result.proof.complete and problem.spec.search.risk < 1.0
+    stop = result.proof.stop if problem.spec.search.risk < 1.0 else "interrupted"
     try:
-        return _Recommender(problem, result, spaces or Spaces(), search_more).run()
+        return _Recommender(problem, result, spaces or Spaces(), stop).run()
     except KeyboardInterrupt:
-        return replace(_Recommender(problem, result, Spaces(), search_more=False).run(), settled=False)
+        return replace(_Recommender(problem, result, Spaces(), "interrupted").run(), settled=False)
 
 
 def recommended(problem: Problem, display: SearchDisplay = SILENT) -> Result:
@@ -93,11 +96,13 @@ def recommended(problem: Problem, display: SearchDisplay = SILENT) -> Result:
 
 
 class _Recommender:
-    def __init__(self, problem: Problem, result: Result, spaces: Spaces, search_more: bool) -> None:
+    """`stop`: all roles are looked for where it is complete, twins where the limit ended the search, else nothing."""
+
+    def __init__(self, problem: Problem, result: Result, spaces: Spaces, stop: StopReason) -> None:
         self._problem, self._result, self._spaces = problem, result, spaces
         self._risk = problem.spec.search.risk
         self._found = [self._candidate(plan) for plan in result.plans]
-        self._searching, self._settled = search_more, True
+        self._searching, self._twins, self._settled = stop == "complete", stop == "time_limit", True
         limit = problem.spec.search.time_limit_s
         self._left_s = float("inf") if limit is None else limit - result.proof.seconds
 
@@ -107,6 +112,8 @@ class _Recommender:
         fastest = self._found[0]
         most = _WORSE * fastest.rank[1]
         careful = self._limited(self._risk)
+        if self._twins:
+            self._find_twins(careful)
         safe = self._best(careful)
         if safe is not None and safe.unmeasured:
             self._best(_measured(careful), safe.expected(most)[1])
@@ -114,6 +121,24 @@ class _Recommender:
         simplest = self._best(_simple(careful), most)
         roles = self._run_this(safest), fastest, safest, simplest
         return self._answer(roles)
+
+    def _find_twins(self, careful: Problem) -> None:
+        """The best plans of the fastest families that keep the risk, while they may beat what else does."""
+        search_for = self._problem.spec.search
+        left_s = max(_TWINS_S, _TWINS_SHARE * (search_for.time_limit_s or 0.0))
+        for each in tuple(self._found):
+            if each.risk < self._risk or left_s <= 0:
+                return
+            if each.plan.strategy.unequal:
+                continue
+            safe = min((other.rank for other in self._found if other.risk < self._risk), default=(0, INFINITE))
+            pin = careful.spec.search.pin.model_copy(
+                update={name: (getattr(each.plan.strategy, name),) for name in FAMILY}
+            )
+            twins = careful.with_(search={"pin": pin, "time_limit_s": left_s, **_PLAIN})
+            result = search(twins, below=INFINITE if search_for.objective == "fewest_chips" else safe[1])
+            left_s -= result.proof.seconds
+            self._add(result)
 
     def _answer(self, roles: Sequence[_Candidate | None]) -> Result:
         named = [role.plan for role in sorted(filter(None, roles), key=lambda role: role.rank)]
@@ -150,10 +175,15 @@ class _Recommender:
         self._left_s -= result.proof.seconds
         self._searching = result.proof.stop != "interrupted"
         self._settled = self._settled and result.proof.complete
-        if result.plans:
-            known = self._candidate(self._added(result.plans[0]))
-            self._found = sorted([*self._found, known], key=lambda each: each.rank)
-        return known
+        return self._add(result) or known
+
+    def _add(self, result: Result) -> _Candidate | None:
+        """The plan of a search of our own among those found, if it has one."""
+        if not result.plans:
+            return None
+        found = self._candidate(self._added(result.plans[0]))
+        self._found = sorted([*self._found, found], key=lambda each: each.rank)
+        return found
 
     def _added(self, plan: Plan) -> Plan:
         """A plan of a search of our own, as the problem itself sees it; that of the answer where it has the same."""

@@ -13,6 +13,7 @@ from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.evidence.chances import margin_for, out_of_memory_probability
 from cpsolver.evidence.nearest import avoidable, unmeasured, unmeasured_values
 from cpsolver.explanation.recommendation import recommend
+from cpsolver.plans.dimensions import family
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import violations
@@ -47,7 +48,7 @@ def risk_of(problem: Problem, strategy: Strategy) -> float:
 def test_roles_are_the_best_of_all_plans_within_their_limits(start: int, count: int) -> None:
     told = 0
     for problem in tiny(start, count):
-        with quick_tables():
+        with quick_tables(by_events=True):
             every = [s for s in strategies(problem) if legal(problem, s)]
             step = {s: evaluate(problem, s).step_time_s for s in every}
             risk = {s: risk_of(problem, s) for s in every}
@@ -142,6 +143,30 @@ def test_nothing_more_is_looked_for_after_a_stop(monkeypatch: pytest.MonkeyPatch
     assert recommend(problem.with_(search={"risk": 1.0}), result).plans == result.plans
     nothing = replace(result, plans=())
     assert recommend(problem, nothing) is nothing
+
+
+def test_after_a_time_limit_a_safer_twin_of_the_fastest_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the fastest family alone, and of no other once that one's is as fast as anything known."""
+    problem = llama(time_limit_s=60.0, risk=0.1, top=12)
+    result = search(problem)
+    fastest, slow = result.plans[0], result.plans[-1]
+    risky, safe = risk_of(problem, fastest.strategy), risk_of(problem, slow.strategy)
+    assert safe < 0.1 < risky
+    stopped = replace(result, plans=(fastest, slow), proof=replace(result.proof, stop="time_limit"))
+    found = recommend(problem, stopped)
+    assert found.recommendation is not None
+    assert found.recommendation.run_this is not None
+    chosen = found.plans[found.recommendation.run_this]
+    assert chosen.added
+    assert family(chosen.strategy) == family(fastest.strategy)
+    assert risk_of(problem, chosen.strategy) < 0.1
+    assert fastest.evaluation.step_time_s < chosen.evaluation.step_time_s < slow.evaluation.step_time_s
+
+    def interrupted(*_args: Any, **_more: Any) -> Result:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cpsolver.explanation.recommendation.search", interrupted)
+    assert [plan.strategy for plan in recommend(problem, stopped).plans] == [fastest.strategy, slow.strategy]
 
 
 def test_an_interruption_keeps_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
