@@ -10,6 +10,7 @@ bound of the others is what is proven.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -111,10 +112,14 @@ class ChainSplits:
         self._parts, self._fits = parts[:, :, :longest], fits[:, :longest]
         self._needed, self._form, self._chains = needed, form, form.chains
         self._works = form.multiple * form.microbatches * self._parts[0]
-        self._steps = np.einsum("csp,ps...->cs...", form.chains, self._parts)
         self._follows = form.multiple * follows[:, :longest]
         self._after = int(self._follows.min())
         self._ends = np.minimum(np.arange(needed + 1) + np.arange(1, longest + 1)[:, None], needed + 1)
+
+    @cached_property
+    def _steps(self) -> Ints:
+        """The tables of all chains, (chains, pp, length - 1, places): most plans are settled by means of them."""
+        return np.asarray(np.einsum("csp,ps...->cs...", self._chains, self._parts))
 
     def least(self) -> int:
         """No split has a smaller objective; NEVER: none fits."""
