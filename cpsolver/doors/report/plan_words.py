@@ -57,7 +57,7 @@ def stage_words(strategy: Strategy) -> str:
             said.append(
                 say("then {stages} of {layers}", stages=stages, layers=layers)
                 if said
-                else say("{stages} of {layers} layers", stages=plural(stages, "stage"), layers=layers)
+                else say("{stages} of {layers}", stages=plural(stages, "stage"), layers=plural(layers, "layer"))
             )
         said[-1] += say(" on {chip}{own}", chip=group.chip, own=own)
     return ", ".join(said)
