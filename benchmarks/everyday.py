@@ -53,8 +53,9 @@ Written by `python -m benchmarks.everyday`.
 Each is the best there is within its limits: a search of its own, with a margin of memory that keeps the chance below
 the risk, and without degrees that no run has had. The safest and the simplest are named where they are no more than
 25 % worse than the fastest. A plan that is named and not among the K best follows them, with `added: true`.
-Where the time limit ended the search, no more than safer plans of the fastest families are looked for, in a twentieth of
-the limit more (3 s at least). `search.risk: 1` looks for none of this. What the chances rest on: [chances.md](chances.md).
+Where the time limit ended the search, no more than safer plans of the fastest families are looked for, in a twentieth
+of the limit more (3 s at least). `search.risk: 1` looks for none of this. What the chances rest on:
+[chances.md](chances.md).
 
 {specs} specs of everyday sizes, and how much slower what is recommended is than the fastest (all of it is predicted):
 """

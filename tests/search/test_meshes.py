@@ -22,11 +22,12 @@ from cpsolver.search.frontier import Limits
 from cpsolver.search.meshes.bounds import MeshBounds, Options
 from cpsolver.search.meshes.rounds import rounds_of
 from cpsolver.search.meshes.search import MeshSearch
+from cpsolver.search.result import Result
 from cpsolver.search.search import search
 from cpsolver.spec.spec import parse_spec
 from tests.support.mesh_problems import mesh_problem
 from tests.support.oracle import legal, small_enough, strategies
-from tests.support.problems import FRAMEWORK_GB, chip_spec, model_spec, problem_of
+from tests.support.problems import FRAMEWORK_GB, chip_spec, model_spec, problem_of, with_stack
 from tests.support.selection import first
 from tests.support.special_models import MAMBA
 
@@ -63,6 +64,16 @@ def best_of_each(problem: Problem) -> dict[tuple[object, ...], float]:
     return best
 
 
+def agreed(problem: Problem) -> Result:
+    """The search's answer, which brute force confirms."""
+    best, result = best_of_each(problem), search(problem)
+    wanted = sorted(best.values())[: problem.spec.search.top]
+    assert result.status == ("optimal" if best else "infeasible")
+    assert [plan.evaluation.step_time_s for plan in result.plans] == pytest.approx(wanted, rel=1e-6)
+    assert not any(violations(problem, plan.strategy) for plan in result.plans)
+    return result
+
+
 @pytest.fixture(scope="module")
 def tally() -> Counter[str]:
     return Counter()
@@ -71,15 +82,21 @@ def tally() -> Counter[str]:
 @pytest.mark.parametrize("block", first(1, range(BLOCKS)))
 def test_search_agrees_with_brute_force(block: int, tally: Counter[str]) -> None:
     for seed in seeds(1000 * block, EACH):
-        problem = _problem(seed)
-        best, result = best_of_each(problem), search(problem)
-        wanted = sorted(best.values())[: problem.spec.search.top]
-        assert result.status == ("optimal" if best else "infeasible"), seed
-        assert [plan.evaluation.step_time_s for plan in result.plans] == pytest.approx(wanted, rel=1e-6), seed
-        assert not any(violations(problem, plan.strategy) for plan in result.plans), seed
+        result = agreed(_problem(seed))
         tally.update(["problem"])
         tally.update(["first is unequal"] * any(plan.strategy.unequal for plan in result.plans[:1]))
         tally.update(["unequal"] * any(plan.strategy.unequal for plan in result.plans))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("held_mib", "sends_first"), [(0.5, 0), (1e3, 0), (0.5, 1), (1e3, 1)])
+def test_search_agrees_with_brute_force_where_transfers_are_operations_of_their_own(
+    held_mib: float, sends_first: int
+) -> None:
+    """NCCL's buffers hold some of them or all: stages at either end wait for fewer than those between, or none."""
+    buffers = {"pipeline_buffer_mib": held_mib, "pipeline_sends_first": float(sends_first)}
+    for seed in seeds(90_000, 4):
+        agreed(with_stack(_problem(seed), pipeline_transfers=4, **buffers))
 
 
 @pytest.mark.full
