@@ -54,7 +54,7 @@ Each is the best there is within its limits: a search of its own, with a margin 
 the risk, and without degrees that no run has had. The safest and the simplest are named where they are no more than
 25 % worse than the fastest. A plan that is named and not among the K best follows them, with `added: true`.
 Where the time limit ended the search, no more than safer plans of the fastest families are looked for, in a twentieth
-of the limit more (3 s at least). `search.risk: 1` looks for none of this. What the chances rest on:
+of the limit more (1 s at least). `search.risk: 1` looks for none of this. What the chances rest on:
 [chances.md](chances.md).
 
 {specs} specs of everyday sizes, and how much slower what is recommended is than the fastest (all of it is predicted):

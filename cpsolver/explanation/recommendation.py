@@ -44,7 +44,7 @@ measured may cost no more."""
 _LEAST_S = 60.0
 """Each further search may take as long as the first did, or these seconds, which few need: an answer does not depend on
 how busy a machine is. What is found unproven is of use, too."""
-_TWINS_S, _TWINS_SHARE = 3.0, 0.05
+_TWINS_S, _TWINS_SHARE = 1.0, 0.05
 """What a search for safer twins may take beyond the time limit: seconds, or a share of the limit if that is more."""
 _DEFAULTS: Mapping[str, Any] = {
     name: DIMENSIONS[name].default
