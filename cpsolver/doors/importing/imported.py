@@ -355,7 +355,8 @@ def _model(name: str, said: _Training, fields: dict[str, Any], notes: list[str])
     hint = f"{_hint(arguments, said.program, said.text)} {said.reading.hint if said.reading else ''}"
     found: tuple[Architecture, Any] | None = None
     try:
-        found = match_model(fields, name, hint, notes, _tokenizer(arguments)) if fields else None
+        tokenizer = (_tokenizer(arguments), _tokenizer_type(arguments))
+        found = match_model(fields, name, hint, notes, *tokenizer) if fields else None
     except InputError as error:
         arguments.troubles += error.troubles
     if arguments.troubles or found is None:
@@ -367,6 +368,12 @@ def _hint(arguments: Arguments, program: str, text: str) -> str:
     """The text by whose words a model of the catalogue is likely; a merge file is of Megatron's default tokenizer."""
     merges = arguments.has("merge-file") and not arguments.has("tokenizer-type")
     return f"{program} {text}{' GPT2BPETokenizer' if merges else ''}"
+
+
+def _tokenizer_type(arguments: Arguments) -> str:
+    """The type of the tokenizer; empty where it is not given, or its value not known."""
+    given = "".join(arguments.given.get("tokenizer-type", ())[-1:])
+    return "" if arguments.variables.unclear_in(given) else given
 
 
 def _tokenizer(arguments: Arguments) -> str:

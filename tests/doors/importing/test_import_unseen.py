@@ -208,3 +208,31 @@ def test_gaudis_collectives_have_the_name_of_ascends() -> None:
     script = "export HCCL_OVER_TCP=1\n" + torchrun(f"{LLAMA} {STEP} --use-fused-rmsnorm 1")
     guesses = [imported(text).framework for text in (script, "export PT_HPU_LAZY_MODE=1\n" + script)]
     assert [guess and guess.stack for guess in guesses] == ["mindspeed", "megatron-core-plain"]
+
+
+@pytest.mark.parametrize(
+    ("more", "gated", "norm", "position"),
+    [
+        ("--use-mcore-models", False, "layernorm", "learned"),
+        ("--transformer-impl local --normalization RMSNorm", False, "rmsnorm", "learned"),
+        ("--disable-bias-linear --swiglu --use-rotary-position-embeddings", True, "layernorm", "rope"),
+        ("", True, "rmsnorm", "rope"),
+    ],
+)
+def test_a_program_named_after_llama_has_the_model_of_its_arguments(
+    more: str, gated: bool, norm: str, position: str
+) -> None:
+    """fwyc0573/Megatron-LM 47e34b4b, pretrain_llama.py; AscendSpeed's has none of these arguments, and one model."""
+    model = imported(torchrun(f"{GPT} --global-batch-size 64 {more}").replace("pretrain_gpt", "pretrain_llama")).model
+    assert (model.gated_mlp, model.norm, model.position) == (gated, norm, position)
+
+
+def test_of_several_types_of_tokenizers_the_last_has_the_vocabulary() -> None:
+    """OpenEuroLLM/oellm-autoexp c6d0cc01, templates/debug.slurm."""
+    words = LLAMA.replace("--vocab-size 32000", "").replace("11008", "11264") + STEP + "--tokenizer-type "
+    assert imported(torchrun(words + "GPT2BPETokenizer")).model.vocab == 50257
+    with pytest.raises(InputError, match="the tokenizer has it"):
+        imported(torchrun(words + "GPT2BPETokenizer --tokenizer-type HuggingFaceTokenizer --tokenizer-model a/b"))
+    other = "GPT2BPETokenizer --tokenizer-type HuggingFaceTokenizer --tokenizer-model meta-llama/Llama-3.1-8B"
+    assert imported(torchrun(words + other)).model.vocab == 128256
+    assert imported(torchrun(f"{words}$KIND") + "# or\nTYPE=GPT2BPETokenizer\n").model.vocab == 50257
