@@ -38,6 +38,7 @@ _UNSAID = {"selective_ac_option": "2 or op"}
 """Its default; the latter since April 2026 (PraMamba/torchtitan 8d6e1828)."""
 _FORMER = ("local_batch_size", "seq_len")
 """Fields of the training before 0.3."""
+_IMPLEMENTED = ("fused", "foreach", "for-loop")
 _OVERRIDE = re.compile(r"(?:--)?([A-Za-z_]\w*(?:\.\w+)+)=(.*)", re.DOTALL)
 _TOKENS, _LENGTH = "num_tokens_per_microbatch_per_dp_rank", "max_context_length"
 _STEP = "num_tokens_per_train_step"
@@ -88,9 +89,6 @@ def _sections(name: str, config: Configured) -> dict[str, dict[str, Any]]:
     spec = config.fields.get("model_spec")
     if not isinstance(spec, Configured):
         raise InputError(Trouble("model_spec", "is not clear from the text", file=name))
-    optimizer = config.fields.get("optimizer")
-    by = optimizer.kind if isinstance(optimizer, Configured) else "?"
-    usual = by in ("default_adamw", "OptimizersContainer") and optimizer is not None
     return {
         "model": {
             "name": Path(name).absolute().parent.name,
@@ -100,7 +98,7 @@ def _sections(name: str, config: Configured) -> dict[str, dict[str, Any]]:
         "training": _batch(name, training, parallelism),
         "parallelism": parallelism,
         "activation_checkpoint": _recomputed(name, config, any(field in training for field in _FORMER)),
-        "optimizer": {"name": "AdamW" if optimizer is None or usual else by},
+        "optimizer": {"name": _optimizer(config.fields.get("optimizer", Configured("default_adamw")))},
     }
 
 
@@ -109,6 +107,16 @@ def _converters(config: Configured, spec: Configured) -> list[str]:
     section = config.fields.get("model_converters")
     former = section.fields.get("converters") if isinstance(section, Configured) else section
     return [str(given) for given in (spec.fields.get("converters"), former) if given is UNCLEAR or given]
+
+
+def _optimizer(given: Any) -> str:
+    """The optimizer, or what makes it another than the usual: its class, or how it keeps its states."""
+    if not isinstance(given, Configured) or given.kind not in ("default_adamw", "OptimizersContainer"):
+        return given.kind if isinstance(given, Configured) else "?"
+    name, kept = (given.fields.get(field, usual) for field, usual in (("name", "AdamW"), ("implementation", "fused")))
+    if name is UNCLEAR or kept is UNCLEAR:
+        return "?"
+    return str(name if kept in _IMPLEMENTED else kept)
 
 
 def _recomputed(name: str, config: Configured, former: bool) -> dict[str, Any]:

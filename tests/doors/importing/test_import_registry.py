@@ -88,6 +88,24 @@ def llama3_8b_former_unsaid() -> Trainer.Config:
     )
 
 
+def llama3_8b_former_muon() -> Trainer.Config:
+    config = llama3_8b_former()
+    config.optimizer = OptimizersContainer.Config(name="Muon", lr=3e-4)
+    return config
+
+
+def llama3_8b_former_narrow() -> Trainer.Config:
+    config = llama3_8b_former()
+    config.optimizer = OptimizersContainer.Config(lr=3e-4, implementation="fused_opt_states_bf16")
+    return config
+
+
+def llama3_8b_former_other() -> Trainer.Config:
+    config = llama3_8b_former()
+    config.optimizer = OptimizersContainer.Config(name=which(), lr=3e-4)
+    return config
+
+
 def unclear() -> Trainer.Config:
     config = llama3_8b()
     config.training.max_context_length = longest()
@@ -142,6 +160,9 @@ def test_one_is_made_of_another_and_takes_overrides(tmp_path: Path) -> None:
         (("llama3_8b_float8",), "model.converters"),
         (("llama3_8b_former_float8",), "model.converters"),
         (("llama3_8b_former_unclear",), "activation_checkpoint"),
+        (("llama3_8b_former_muon",), "optimizer.name"),
+        (("llama3_8b_former_narrow",), "optimizer.name"),
+        (("llama3_8b_former_other",), "optimizer.name"),
         (("unclear",), "training.max_context_length"),
         (("llama3_8b", "training.steps.x=3"), "--args"),
         (("llama3_8b", "training.max_context_length=x"), "training.max_context_length"),
