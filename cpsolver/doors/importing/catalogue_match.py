@@ -44,19 +44,20 @@ _SIZES = {"layers": "num-layers", "hidden": "hidden-size", "heads": "num-attenti
 
 
 def match_model(
-    fields: dict[str, Any], name: str, hint: str, notes: list[str] | None, tokenizer: str = ""
+    fields: dict[str, Any], name: str, hint: str, notes: list[str] | None, tokenizer: str = "", kind: str = ""
 ) -> tuple[Architecture, Any]:
     """The architecture, and how the spec names it: as a model of the catalogue with its fields, else by the fields.
 
     A script may leave the vocabulary to its tokenizer. Then it is that of a model with the same shape, else what the
-    `tokenizer` is known to have by its name, with a note.
+    `tokenizer` is known to have by its name, with a note. `kind`: the tokenizer's type; empty where nothing but the
+    text may name one.
     """
     try:
         matches = catalogue_matches(fields, f"{name} {hint}")
     except ValidationError as error:
         raise InputError([Trouble(where, text, file=name) for where, text in _invalid(error)]) from None
     if "vocab" not in fields:
-        vocabulary, note = _vocabulary(matches, fields.get("max_positions"), f"{name} {hint}", tokenizer)
+        vocabulary, note = _vocabulary(matches, fields.get("max_positions"), f"{name} {hint}", tokenizer, kind)
         if vocabulary is None:
             raise InputError(Trouble("--vocab-size", note, allowed="--vocab-size N", file=name))
         if notes is not None:
@@ -68,14 +69,16 @@ def match_model(
     return Architecture.model_validate({"name": "imported", **fields}), {"name": "imported", **fields}
 
 
-def _vocabulary(matches: Sequence[Architecture], positions: Any, hint: str, path: str) -> tuple[int | None, str]:
-    """A vocabulary for a model without one, and where it comes from: the tokenizer, by its type or by its name (the
-    last of `path`), else a model of the same shape.
+def _vocabulary(
+    matches: Sequence[Architecture], positions: Any, hint: str, path: str, kind: str
+) -> tuple[int | None, str]:
+    """A vocabulary for a model without one, and where it comes from: the tokenizer, by its type (`kind`, else one that
+    `hint` names) or by its name (the last of `path`), else a model of the same shape.
 
     None where there is none, or where equally likely models differ in it; the text then says so.
     """
-    types = {kind: int(entry["tokens"]) for kind, entry in package_data(_TABLE)["types"].items()}
-    given = _COMMENT.sub("", hint)
+    types = {each: int(entry["tokens"]) for each, entry in package_data(_TABLE)["types"].items()}
+    given = kind or _COMMENT.sub("", hint)
     for tokenizer, size in types.items():
         if tokenizer in given and (not matches or size in {match.vocab for match in matches}):
             return size, say("no --vocab-size: taken as {tokenizer}'s, {size:,}", tokenizer=tokenizer, size=size)

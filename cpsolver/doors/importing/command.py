@@ -108,7 +108,13 @@ def find_training(script: Script, file: str | None) -> TrainingCommand:
         first = trainings[0]
         allowed = say("pretraining or tuning of a decoder")
         raise OutOfScopeError(
-            Trouble(first.program or "program", str(reasons[id(first)]), allowed=allowed, line=first.line, file=file)
+            Trouble(
+                script.variables.shown(first.program) or "program",
+                str(reasons[id(first)]),
+                allowed=allowed,
+                line=first.line,
+                file=file,
+            )
         )
     chosen = next((training for training in inside if training.certain), inside[0])
     trainings = inside
@@ -144,7 +150,8 @@ def _other_programs(script: Script, file: str | None) -> None:
     if found and all(reasons):
         run, (program, *_) = found[0]
         allowed = say("pretraining or tuning of a decoder")
-        raise OutOfScopeError(Trouble(program, str(reasons[0]), allowed=allowed, line=run.line, file=file))
+        shown = script.variables.shown(program)
+        raise OutOfScopeError(Trouble(shown, str(reasons[0]), allowed=allowed, line=run.line, file=file))
 
 
 def _trainings(script: Script, run: ScriptCommand) -> list[TrainingCommand]:

@@ -33,7 +33,7 @@ from cpsolver.doors.importing.shell import Script, read_script
 from cpsolver.doors.importing.started import started_script
 from cpsolver.doors.importing.swift_command import read_swift
 from cpsolver.doors.importing.torchtitan_registry import is_registry, read_registry
-from cpsolver.doors.importing.training import adapter_fields, capacity_notes, training_fields
+from cpsolver.doors.importing.training import adapter_fields, capacity_notes, gathered_notes, training_fields
 from cpsolver.doors.importing.variables import MARKS, ShellVariables
 from cpsolver.inputs.document import load_yaml, read_source
 from cpsolver.inputs.english_sentences import configuration_reason
@@ -302,6 +302,7 @@ def _imported(name: str, said: _Training, options: ImportOptions) -> Imported:
     as_arguments = reading is None or reading.as_arguments
     if as_arguments and "moe" in fields and arguments.has("num-experts") and not arguments.of_deepspeed():
         section |= {} if arguments.has("moe-grouped-gemm") else {"moe_grouped_gemm": False}
+        notes += gathered_notes(arguments, plan.strategy.ep, model.moe.top_k) if plan.strategy and model.moe else []
     spec = {"model": written, "cluster": cluster, "training": section, **_profiles(options, framework)}
     spec |= _searched(plan)
     spec, left_out = accepted(spec, plan.strategy, options.launcher is None, placeholders)
@@ -355,7 +356,8 @@ def _model(name: str, said: _Training, fields: dict[str, Any], notes: list[str])
     hint = f"{_hint(arguments, said.program, said.text)} {said.reading.hint if said.reading else ''}"
     found: tuple[Architecture, Any] | None = None
     try:
-        found = match_model(fields, name, hint, notes, _tokenizer(arguments)) if fields else None
+        tokenizer = (_tokenizer(arguments), _tokenizer_type(arguments))
+        found = match_model(fields, name, hint, notes, *tokenizer) if fields else None
     except InputError as error:
         arguments.troubles += error.troubles
     if arguments.troubles or found is None:
@@ -367,6 +369,12 @@ def _hint(arguments: Arguments, program: str, text: str) -> str:
     """The text by whose words a model of the catalogue is likely; a merge file is of Megatron's default tokenizer."""
     merges = arguments.has("merge-file") and not arguments.has("tokenizer-type")
     return f"{program} {text}{' GPT2BPETokenizer' if merges else ''}"
+
+
+def _tokenizer_type(arguments: Arguments) -> str:
+    """The type of the tokenizer; empty where it is not given, or its value not known."""
+    given = "".join(arguments.given.get("tokenizer-type", ())[-1:])
+    return "" if arguments.variables.unclear_in(given) else given
 
 
 def _tokenizer(arguments: Arguments) -> str:

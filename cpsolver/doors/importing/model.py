@@ -25,6 +25,8 @@ from cpsolver.inputs.language import say
 
 _LLAMA_LIKE = re.compile(r"pretrain_(llama|baichuan|aquila)")
 """Programs of AscendSpeed that build a LLaMA whatever the arguments say."""
+_OF_MEGATRON = ("disable-bias-linear", "normalization", "swiglu", "transformer-impl", "use-mcore-models")
+"""Arguments that AscendSpeed e35df80 has not: with them a program's model is by the arguments, whatever its name is."""
 _POSITIONS = 2**31
 """More positions than any model has; sequences and batches are shorter (`cpsolver.spec.training.MOST`)."""
 
@@ -128,7 +130,7 @@ def _gate(arguments: Arguments) -> dict[str, Any]:
 
 def _style(arguments: Arguments, program: str) -> dict[str, Any]:
     """Norms, biases, activation, positions and the head."""
-    if _LLAMA_LIKE.search(program):
+    if _LLAMA_LIKE.search(program) and not arguments.given.keys() & set(_OF_MEGATRON):
         style = {"gated_mlp": True, "norm": "rmsnorm", "position": "rope", "tied_embeddings": False}
         return {**style, "bias_qkv": False, "bias_attention_out": False, "bias_mlp": False}
     named = (arguments.text("normalization", "LayerNorm") or "").lower()

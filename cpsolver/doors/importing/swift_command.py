@@ -8,7 +8,7 @@ are converted before. The model is named as on Hugging Face.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -29,6 +29,7 @@ _UNSPLIT: tuple[str, ...] = ("linear_q_proj",)
 _LATENT = (*_UNSPLIT, *_SPLIT, "linear_kv_down_proj", "linear_kv_up_proj")
 """Of `all-linear`, what a decoder's attention has by Megatron-Core's names; queries of latent attention in one of two
 ways."""
+_BESIDE = ("vit_", "freeze_vit", "freeze_aligner", "aligner_lr")
 _MTP = later("multi-token prediction")
 _BATCH, _RANK = 16, 8  # MegatronArguments.global_batch_size and lora_rank, where they are not given
 
@@ -50,6 +51,8 @@ def read_swift(
     notes = [] if fields.flag("packing") else [_PADDED]
     if "model" not in data:
         notes.append(say("no --model: taken as its checkpoint's folder is named, {name}", name=_saved(fields)))
+    if (encoded := _encoder(data)) and not fields.flag("language_model_only"):
+        notes.append(say(_UNCOUNTED, names=" ".join(encoded)))
     notes += [_OTHER_SHARES] if adapters and (fields.number("tensor_model_parallel_size", 1) or 1) > 1 else []
     fields.close()
     reading = Reading(
@@ -70,6 +73,15 @@ _OTHER_SHARES = later(
     "adapters are counted as Megatron-Bridge splits them over tensor-parallel ranks; ms-swift has half of each whole"
 )
 _PADDED = later("without --packing: sequences as long as their data; they are taken as long as --max_length here")
+_UNCOUNTED = later(
+    "{names}: the model has an encoder of images beside its decoder, which is not counted; memory is predicted too "
+    "low, time too short"
+)
+
+
+def _encoder(data: Mapping[str, Any]) -> list[str]:
+    """Arguments for what stands beside the decoder of a model whose name does not say so (Llama 4)."""
+    return [f"--{field}" for field in data if field.startswith(_BESIDE)]
 
 
 def _given(name: str, words: Sequence[str]) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 A function of a config_registry.py gives a Trainer.Config. Read in torchtitan b5bcd76c: config/configs.py (names and
 defaults: tokens of a microbatch for sequences, microbatches for the replica's batch), trainer.py, models/*/
-config_registry.py.
+config_registry.py. Before that release converters are a section, and what is recomputed is named as in the TOML of 0.2
+(felipemello1/torchtitan fa8e6ccc, trainer.py and config/configs.py).
 """
 
 from __future__ import annotations
@@ -32,6 +33,12 @@ _MODES = {
     "SelectiveAC": {"mode": "selective", "selective_ac_option": "op"},
     "none": {"mode": "none"},
 }
+_FORMER_POLICY = "ActivationCheckpointConfig"
+_UNSAID = {"selective_ac_option": "2 or op"}
+"""Its default; the latter since April 2026 (PraMamba/torchtitan 8d6e1828)."""
+_FORMER = ("local_batch_size", "seq_len")
+"""Fields of the training before 0.3."""
+_IMPLEMENTED = ("fused", "foreach", "for-loop")
 _OVERRIDE = re.compile(r"(?:--)?([A-Za-z_]\w*(?:\.\w+)+)=(.*)", re.DOTALL)
 _TOKENS, _LENGTH = "num_tokens_per_microbatch_per_dp_rank", "max_context_length"
 _STEP = "num_tokens_per_train_step"
@@ -79,29 +86,50 @@ def _sections(name: str, config: Configured) -> dict[str, dict[str, Any]]:
     """What the configuration says, as the sections of a TOML of 0.2."""
     plain = config.plain()
     training, parallelism = (_part(name, plain, section) for section in ("training", "parallelism"))
-    spec, policy = (
-        config.fields.get("model_spec"),
-        config.fields.get("activation_checkpoint", Configured("SelectiveAC")),
-    )
+    spec = config.fields.get("model_spec")
     if not isinstance(spec, Configured):
         raise InputError(Trouble("model_spec", "is not clear from the text", file=name))
-    if policy is UNCLEAR:
-        raise InputError(Trouble("activation_checkpoint", "is not clear from the text", file=name))
-    mode = policy.kind if isinstance(policy, Configured) else "none"
-    optimizer = config.fields.get("optimizer")
-    by = optimizer.kind if isinstance(optimizer, Configured) else "?"
-    usual = by in ("default_adamw", "OptimizersContainer") and optimizer is not None
     return {
         "model": {
             "name": Path(name).absolute().parent.name,
             "flavor": str(spec.fields.get("", "")),
-            "converters": [str(spec.fields["converters"])] if spec.fields.get("converters") else [],
+            "converters": _converters(config, spec),
         },
         "training": _batch(name, training, parallelism),
         "parallelism": parallelism,
-        "activation_checkpoint": _MODES.get(mode, {"mode": mode}),
-        "optimizer": {"name": "AdamW" if optimizer is None or usual else by},
+        "activation_checkpoint": _recomputed(name, config, any(field in training for field in _FORMER)),
+        "optimizer": {"name": _optimizer(config.fields.get("optimizer", Configured("default_adamw")))},
     }
+
+
+def _converters(config: Configured, spec: Configured) -> list[str]:
+    """What converts layers to another precision: of the model, or before 0.3 in a section of its own."""
+    section = config.fields.get("model_converters")
+    former = section.fields.get("converters") if isinstance(section, Configured) else section
+    return [str(given) for given in (spec.fields.get("converters"), former) if given is UNCLEAR or given]
+
+
+def _optimizer(given: Any) -> str:
+    """The optimizer, or what makes it another than the usual: its class, or how it keeps its states."""
+    if not isinstance(given, Configured) or given.kind not in ("default_adamw", "OptimizersContainer"):
+        return given.kind if isinstance(given, Configured) else "?"
+    name, kept = (given.fields.get(field, usual) for field, usual in (("name", "AdamW"), ("implementation", "fused")))
+    if name is UNCLEAR or kept is UNCLEAR:
+        return "?"
+    return str(name if kept in _IMPLEMENTED else kept)
+
+
+def _recomputed(name: str, config: Configured, former: bool) -> dict[str, Any]:
+    """The section of a TOML that says what is recomputed. Raises InputError where the text leaves it open."""
+    usual = Configured(_FORMER_POLICY if former else "SelectiveAC")
+    policy = config.fields.get("activation_checkpoint", usual)
+    given = policy.fields if isinstance(policy, Configured) else {}
+    if policy is UNCLEAR or UNCLEAR in given.values():
+        raise InputError(Trouble("activation_checkpoint", "is not clear from the text", file=name))
+    kind = policy.kind if isinstance(policy, Configured) else "none"
+    if kind == _FORMER_POLICY:
+        return {**_UNSAID, **{key: given[key] for key in ("mode", "selective_ac_option") if key in given}}
+    return _MODES.get(kind, {"mode": kind})
 
 
 def _part(name: str, plain: dict[str, Any], section: str) -> dict[str, Any]:
@@ -116,7 +144,7 @@ def _part(name: str, plain: dict[str, Any], section: str) -> dict[str, Any]:
 
 def _batch(name: str, training: dict[str, Any], parallelism: dict[str, Any]) -> dict[str, Any]:
     """Tokens as sequences of the longest, and microbatches as the replica's batch. Raises InputError for no numbers."""
-    if "local_batch_size" in training or "seq_len" in training:
+    if any(field in training for field in _FORMER):
         return training
     given = {**_DEFAULTS, **training, **{key: parallelism.get(key, 1) for key in _PIPED}}
     wrong = [key for key in (*_DEFAULTS, *_PIPED) if type(given[key]) is not int]

@@ -11,7 +11,7 @@ from typing import Any, get_args
 from cpsolver.doors.importing.arguments import Arguments, pairs
 from cpsolver.doors.importing.deepspeed_file import WEIGHTS_AWAY
 from cpsolver.doors.importing.degrees import own_experts
-from cpsolver.inputs.language import say
+from cpsolver.inputs.language import later, say
 from cpsolver.profiles.switches import MuonTpMode
 from cpsolver.profiles.techniques import techniques
 from cpsolver.spec.training import OFFLOAD_MODULES
@@ -109,6 +109,20 @@ def capacity_notes(arguments: Arguments) -> list[str]:
         capacity=capacity,
     )
     return [told]
+
+
+def gathered_notes(arguments: Arguments, ep: int, top_k: int) -> list[str]:
+    """A note where tokens are gathered on all ranks of experts, as Megatron does unless it is told otherwise, and are
+    not sent to those that have their experts, which is what a prediction counts.
+
+    Megatron-LM d98e8a6, transformer_config.py (moe_token_dispatcher_type) and moe/token_dispatcher.py.
+    """
+    own = "deepspeed_moe" in arguments.given.get("moe-model-type", ())  # MindSpeed 028de58, with its own all-to-alls
+    if ep == 1 or own or arguments.text("moe-token-dispatcher-type", "allgather") != "allgather":
+        return []
+    error = later("time and memory are predicted too low") if ep > top_k else later("time is predicted too long")
+    told = later("every token is gathered on all {ep} ranks of experts (allgather, Megatron's default); {error}")
+    return [say(told, ep=ep, error=say(error))]
 
 
 def _narrow(arguments: Arguments, precision: str) -> dict[str, Any]:

@@ -10,9 +10,10 @@ from cpsolver.doors.importing.imported import Imported, ImportOptions, import_so
 from cpsolver.inputs.errors import InputError
 
 REGISTRY = """
-from torchtitan.components.optimizer import default_adamw
-from torchtitan.config import ParallelismConfig, TrainingConfig
+from torchtitan.components.optimizer import OptimizersContainer, default_adamw
+from torchtitan.config import ActivationCheckpointConfig, ParallelismConfig, TrainingConfig
 from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
+from torchtitan.protocols.model_converter import ModelConvertersContainer
 from torchtitan.trainer import Trainer
 from . import model_registry
 
@@ -43,6 +44,65 @@ def llama3_8b() -> Trainer.Config:
 def llama3_8b_float8() -> Trainer.Config:
     config = llama3_8b()
     config.model_spec = model_registry("8B", converters=[Float8LinearConverter.Config()])
+    return config
+
+
+def llama3_8b_former() -> Trainer.Config:
+    return Trainer.Config(
+        model_spec=model_registry("8B"),
+        optimizer=OptimizersContainer.Config(lr=3e-4),
+        training=TrainingConfig(local_batch_size=2, seq_len=8192),
+        activation_checkpoint=ActivationCheckpointConfig(mode="selective", selective_ac_option="op"),
+    )
+
+
+def llama3_8b_former_float8() -> Trainer.Config:
+    config = llama3_8b_former()
+    config.model_converters = ModelConvertersContainer.Config(converters=[Float8LinearConverter.Config()])
+    return config
+
+
+def llama3_8b_former_whole() -> Trainer.Config:
+    config = llama3_8b_former()
+    config.activation_checkpoint = ActivationCheckpointConfig(mode="full")
+    return config
+
+
+def llama3_8b_former_default() -> Trainer.Config:
+    config = llama3_8b_former()
+    config.activation_checkpoint = ActivationCheckpointConfig()
+    return config
+
+
+def llama3_8b_former_unclear() -> Trainer.Config:
+    config = llama3_8b_former()
+    config.activation_checkpoint = ActivationCheckpointConfig(mode=how())
+    return config
+
+
+def llama3_8b_former_unsaid() -> Trainer.Config:
+    return Trainer.Config(
+        model_spec=model_registry("8B"),
+        optimizer=OptimizersContainer.Config(lr=3e-4),
+        training=TrainingConfig(local_batch_size=2, seq_len=8192),
+    )
+
+
+def llama3_8b_former_muon() -> Trainer.Config:
+    config = llama3_8b_former()
+    config.optimizer = OptimizersContainer.Config(name="Muon", lr=3e-4)
+    return config
+
+
+def llama3_8b_former_narrow() -> Trainer.Config:
+    config = llama3_8b_former()
+    config.optimizer = OptimizersContainer.Config(lr=3e-4, implementation="fused_opt_states_bf16")
+    return config
+
+
+def llama3_8b_former_other() -> Trainer.Config:
+    config = llama3_8b_former()
+    config.optimizer = OptimizersContainer.Config(name=which(), lr=3e-4)
     return config
 
 
@@ -98,6 +158,11 @@ def test_one_is_made_of_another_and_takes_overrides(tmp_path: Path) -> None:
         (("other",), "--args"),
         (("llama3_8b", "steps=3"), "--args"),
         (("llama3_8b_float8",), "model.converters"),
+        (("llama3_8b_former_float8",), "model.converters"),
+        (("llama3_8b_former_unclear",), "activation_checkpoint"),
+        (("llama3_8b_former_muon",), "optimizer.name"),
+        (("llama3_8b_former_narrow",), "optimizer.name"),
+        (("llama3_8b_former_other",), "optimizer.name"),
         (("unclear",), "training.max_context_length"),
         (("llama3_8b", "training.steps.x=3"), "--args"),
         (("llama3_8b", "training.max_context_length=x"), "training.max_context_length"),
@@ -106,3 +171,26 @@ def test_one_is_made_of_another_and_takes_overrides(tmp_path: Path) -> None:
 )
 def test_what_is_not_clear_or_not_planned_for_is_an_error(tmp_path: Path, words: tuple[str, ...], where: str) -> None:
     assert where in troubles(tmp_path, *words)
+
+
+@pytest.mark.parametrize(
+    ("name", "recomputed", "modules"),
+    [
+        ("llama3_8b_former", "selective", ("operators",)),
+        ("llama3_8b_former_whole", "uniform", ()),
+        ("llama3_8b_former_default", None, None),
+        ("llama3_8b_former_unsaid", None, None),
+    ],
+)
+def test_before_0_3_what_is_recomputed_is_named_as_in_a_toml(
+    tmp_path: Path, name: str, recomputed: str | None, modules: tuple[str, ...] | None
+) -> None:
+    """felipemello1/torchtitan fa8e6ccc; the default is not the same in all of these."""
+    found = read(tmp_path, name)
+    assert found.spec["training"]["global_batch_size"] == 64
+    if recomputed is None:
+        assert found.strategy is None
+        assert found.refusals == ("activation_checkpoint: selective 2 or op: no plan says what is recomputed",)
+    else:
+        assert found.strategy is not None
+        assert (found.strategy.groups[0].recompute, found.strategy.groups[0].modules) == (recomputed, modules)

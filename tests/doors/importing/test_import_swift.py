@@ -193,3 +193,13 @@ def test_packed_sequences_are_as_long_as_the_pack() -> None:
 
 def test_another_shape_than_the_named_model_s_is_refused() -> None:
     assert "num_layers" in wrong(f"{DENSE} full --num_layers 4")
+
+
+def test_an_encoder_beside_the_decoder_is_told() -> None:
+    """PraMamba/ms-swift cd18f085, examples/models/llama4: images among its data, and a name that does not say so."""
+    command = FULL.replace("Qwen/Qwen3-30B-A3B-Base", "LLM-Research/Llama-4-Scout-17B-16E-Instruct")
+    told = "--freeze_vit --vit_gradient_checkpointing: the model has an encoder of images"
+    beside = " --freeze_vit true --vit_gradient_checkpointing false"
+    assert any(told in note for note in read(command + beside).notes)
+    for alone in (command, f"{command}{beside} --language_model_only true"):
+        assert not any("encoder" in note for note in read(alone).notes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from cpsolver.doors.importing.imported import Imported, ImportOptions, import_source
@@ -208,3 +210,80 @@ def test_gaudis_collectives_have_the_name_of_ascends() -> None:
     script = "export HCCL_OVER_TCP=1\n" + torchrun(f"{LLAMA} {STEP} --use-fused-rmsnorm 1")
     guesses = [imported(text).framework for text in (script, "export PT_HPU_LAZY_MODE=1\n" + script)]
     assert [guess and guess.stack for guess in guesses] == ["mindspeed", "megatron-core-plain"]
+
+
+@pytest.mark.parametrize(
+    ("more", "gated", "norm", "position"),
+    [
+        ("--use-mcore-models", False, "layernorm", "learned"),
+        ("--transformer-impl local --normalization RMSNorm", False, "rmsnorm", "learned"),
+        ("--disable-bias-linear --swiglu --use-rotary-position-embeddings", True, "layernorm", "rope"),
+        ("", True, "rmsnorm", "rope"),
+    ],
+)
+def test_a_program_named_after_llama_has_the_model_of_its_arguments(
+    more: str, gated: bool, norm: str, position: str
+) -> None:
+    """fwyc0573/Megatron-LM 47e34b4b, pretrain_llama.py; AscendSpeed's has none of these arguments, and one model."""
+    model = imported(torchrun(f"{GPT} --global-batch-size 64 {more}").replace("pretrain_gpt", "pretrain_llama")).model
+    assert (model.gated_mlp, model.norm, model.position) == (gated, norm, position)
+
+
+def test_of_several_types_of_tokenizers_the_last_has_the_vocabulary() -> None:
+    """OpenEuroLLM/oellm-autoexp c6d0cc01, templates/debug.slurm."""
+    words = LLAMA.replace("--vocab-size 32000", "").replace("11008", "11264") + STEP + "--tokenizer-type "
+    assert imported(torchrun(words + "GPT2BPETokenizer")).model.vocab == 50257
+    with pytest.raises(InputError, match="the tokenizer has it"):
+        imported(torchrun(words + "GPT2BPETokenizer --tokenizer-type HuggingFaceTokenizer --tokenizer-model a/b"))
+    other = "GPT2BPETokenizer --tokenizer-type HuggingFaceTokenizer --tokenizer-model meta-llama/Llama-3.1-8B"
+    assert imported(torchrun(words + other)).model.vocab == 128256
+    assert imported(torchrun(f"{words}$KIND") + "# or\nTYPE=GPT2BPETokenizer\n").model.vocab == 50257
+
+
+@pytest.mark.parametrize(
+    ("program", "more", "said"),
+    [
+        ("deepseek_v3_hf_to_mg.py", "", "conversion"),
+        ("megatron_to_hf.py", "", "conversion"),
+        ("tool.py", "--target-tensor-model-parallel-size 2", "conversion"),
+        ("train_rl.py", "--perform-rl-step", "reinforcement"),
+    ],
+)
+def test_conversions_and_reinforcement_by_their_names(program: str, more: str, said: str) -> None:
+    """yanring/Megatron-MoE-ModelZoo e8650517; configurations of ssb233/Megatron-LM f3e5a3a6, gpt_grpo_…."""
+    with pytest.raises(OutOfScopeError, match=said) as caught:
+        imported("HERE=$(pwd)\n" + torchrun(f"{LLAMA} {STEP} {more}").replace("pretrain_gpt.py", f"$HERE/{program}"))
+    assert program in str(caught.value)
+    assert not any("\ue000" <= letter <= "\uf8ff" for letter in str(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("argument", "error"),
+    [
+        ("--fp8-format hybrid --fp8-recipe tensorwise --first-last-layers-bf16", "time is predicted too short"),
+        ("--overlap-p2p-communication-warmup-flush", "time is predicted too long"),
+    ],
+)
+def test_layers_left_in_bf16_and_transfers_beside_more_passes_are_told(argument: str, error: str) -> None:
+    """Configurations of ssb233/Megatron-LM f3e5a3a6."""
+    found = imported(torchrun(f"{LLAMA} {STEP} {argument}"))
+    assert any(argument.split()[-1] in note and error in note for note in found.notes)
+    assert not set(argument.split()) & set(found.unused)
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ("--expert-model-parallel-size 4", "gathered on all 4 ranks of experts .* too low"),
+        ("--expert-model-parallel-size 2", "gathered on all 2 ranks of experts .* too long"),
+        ("--expert-model-parallel-size 4 --moe-token-dispatcher-type allgather", "gathered on all 4"),
+        ("--expert-model-parallel-size 4 --moe-token-dispatcher-type alltoall", None),
+        ("--expert-model-parallel-size 4 --moe-model-type deepspeed_moe", None),
+        ("--expert-model-parallel-size 4 --moe-token-dispatcher-type flex --moe-enable-deepep", None),
+        ("", None),
+    ],
+)
+def test_tokens_that_are_gathered_on_all_ranks_of_experts_are_told(more: str, told: str | None) -> None:
+    """Megatron's default; zihugithub/FlagScale 821a0566, examples/mixtral, is one of many that leave it."""
+    notes = " ".join(imported(torchrun(f"{MOE} {STEP} {more}")).notes)
+    assert re.search(told, notes) if told else "gathered" not in notes
