@@ -27,11 +27,11 @@ class StageSeconds:
 
     Of one microbatch: `compute`, `tensor_parallel` (communication inside the layers, embedding and head), `recompute`,
     `sharding` (weights gathered and gradients scattered, as far as nothing hides it) and `pipeline_p2p` (transfers
-    between stages; `to_next` are all with the next stage, whichever of the two waits for them). `forward` is the
-    forward pass within the first two, `weight_gradients` the W of a split backward pass. Of a V: `later`,
-    `later_forward` and `later_weight_gradients`, by how much the second chunk takes longer than the first, which counts
-    embedding, head and kinds of layers, but not what is recomputed. Once a step, after the pipeline: `data_parallel`
-    and `optimizer`.
+    between stages, as far as a stage waits for them). `to_next` is how long activations travel to the next stage,
+    whichever of the two waits. `forward` is the forward pass within the first two, `weight_gradients` the W of a split
+    backward pass. Of a V: `later`, `later_forward` and `later_weight_gradients`, by how much the second chunk takes
+    longer than the first, which counts embedding, head and kinds of layers, but not what is recomputed. Once a step,
+    after the pipeline: `data_parallel` and `optimizer`.
     """
 
     compute: Floats
@@ -381,7 +381,7 @@ def stage_seconds(
         # layer does, and so does what a chunk takes more than the other.
         forward=(layers + beyond / layer) * stages.forward + stages.forward_ends,
         weight_gradients=(layers + beyond / layer) * stages.weight_gradients + stages.weight_ends,
-        to_next=transfers[1],
+        to_next=transfers[1] / (stages.tables.problem.stack.pipeline_transfers / 2.0),
         later=later,
         later_forward=later * stages.forward / layer,
         later_weight_gradients=later * stages.weight_gradients / layer,

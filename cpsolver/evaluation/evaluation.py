@@ -19,7 +19,7 @@ class StageEvaluation:
 
     `tensor_parallel_s` is all communication inside the layers; `sharding_s` gathers sharded parameters and scatters
     their gradients. `forward_s` is the forward pass within `microbatch_s`, communication included, transfers not.
-    `to_next_s` is what all transfers with the next stage take, whichever of the two waits for them.
+    `to_next_s` is how long a microbatch's activations travel to the next stage, whichever of the two waits.
     `weight_gradients_s` is what of the backward pass nothing waits for, where a schedule splits it. Of a V `later_s`,
     `later_forward_s` and `later_weight_gradients_s` are by how much the second chunk takes longer than the first.
     Where microbatches differ in size, seconds per microbatch are one's of the mean size, and `sized` is the same stage

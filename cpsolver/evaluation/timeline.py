@@ -166,6 +166,6 @@ def simulated_step_s(strategy: Strategy, evaluation: Evaluation, microbatches: i
 
 def link_delays_s(to_next_s: Sequence[float], vpp: int) -> list[float]:
     """Seconds of one transfer from each stage to the next, and of the last one around to the first: of each stage is
-    given what its transfers to the next take in a microbatch, one for every chunk, of the last stage one fewer."""
+    given how long a microbatch's activations travel to the next, once for every chunk, from the last once fewer."""
     around = to_next_s[-1] / (vpp - 1) if vpp > 1 else 0.0
     return [*(seconds / vpp for seconds in to_next_s[:-1]), around]

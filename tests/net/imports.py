@@ -8,6 +8,10 @@ from typing import Any
 from tests.net.case import Case, example
 from tests.support.scripts import GPT, LLAMA, MOE, STEP
 
+OLD_LLAMA = " ".join(
+    word for word in LLAMA.split() if word not in ("--swiglu", "--disable-bias-linear", "--normalization", "RMSNorm")
+)
+"""As for AscendSpeed, which has none of these arguments."""
 RUN = f"torchrun --nproc_per_node 8 --nnodes=1 pretrain_gpt.py {LLAMA} {STEP}"
 SCRIPTS: dict[str, str] = {
     "arrays": f"N=2\nA=({LLAMA})\nB=({STEP} --tensor-model-parallel-size 4 --sequence-parallel)\n"
@@ -26,7 +30,7 @@ SCRIPTS: dict[str, str] = {
     f"{LLAMA} {STEP} --use-fused-rmsnorm --use-flash-attn --pipeline-model-parallel-size 4 --num-layer-list 7,9,9,7 "
     "--context-parallel-size $CP --context-parallel-algo hybrid_cp_algo --ulysses-degree-in-cp 2 "
     "--recompute-granularity full --recompute-method block --recompute-num-layers 3\n",
-    "AscendSpeed": f"torchrun --nproc_per_node 4 pretrain_llama.py --DDP-impl local {LLAMA.replace('--swiglu', '')} "
+    "AscendSpeed": f"torchrun --nproc_per_node 4 pretrain_llama.py --DDP-impl local {OLD_LLAMA} "
     "--fp16 --seq-length 2048 --micro-batch-size 2 --global-batch-size 8 --pipeline-model-parallel-size 4 "
     "--optimized-pipeline --manual-mbs 1,2,3,2 --release-fp32-grad\n",
     "Megatron-DeepSpeed": f"export A=1\ndeepspeed --num_nodes 2 --num_gpus 4 pretrain_gpt.py {GPT} "
