@@ -15,6 +15,7 @@ search, safer twins of the fastest families alone are looked for, in a little mo
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -46,6 +47,8 @@ _LEAST_S = 60.0
 how busy a machine is. What is found unproven is of use, too."""
 _TWINS_S, _TWINS_SHARE = 1.0, 0.05
 """What a search for safer twins may take beyond the time limit: seconds, or a share of the limit if that is more."""
+_WORST = (sys.maxsize, INFINITE)
+"""A rank behind all plans'."""
 _DEFAULTS: Mapping[str, Any] = {
     name: DIMENSIONS[name].default
     for name in ROW
@@ -127,11 +130,11 @@ class _Recommender:
         search_for = self._problem.spec.search
         left_s = max(_TWINS_S, _TWINS_SHARE * (search_for.time_limit_s or 0.0))
         for each in tuple(self._found):
-            if each.risk < self._risk or left_s <= 0:
+            safe = min((other.rank for other in self._found if other.risk < self._risk), default=_WORST)
+            if each.rank >= safe or left_s <= 0:
                 return
             if each.plan.strategy.unequal:
                 continue
-            safe = min((other.rank for other in self._found if other.risk < self._risk), default=(0, INFINITE))
             pin = careful.spec.search.pin.model_copy(
                 update={name: (getattr(each.plan.strategy, name),) for name in FAMILY}
             )
