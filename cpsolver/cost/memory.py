@@ -22,6 +22,7 @@ from cpsolver.cost.gemms import (
 from cpsolver.cost.kinds import LayerKind, examples, kind_shares, norms, of_module, problem_of
 from cpsolver.cost.modules import freed_bytes
 from cpsolver.cost.recurrence import held_whole, mixer_gemms, recurrence
+from cpsolver.cost.routing import gathered_tokens
 from cpsolver.cost.selection import saved_elements
 from cpsolver.cost.shard import Bools, Candidates, Floats, Ints, Shard, padded_vocabulary
 from cpsolver.cost.states import base_bytes
@@ -170,7 +171,13 @@ def _block_bytes(problem: Problem, shard: Shard, kind: LayerKind) -> LayerBytes:
         # A flash kernel keeps no scores: recomputing attention's core saves its statistics at most.
         freed=freed_bytes(problem, shard, kind, core, fed_bytes),
         checkpoint=_checkpoint_bytes(problem, shard),
-        buffer=gradients + gathered + weights + results + pairs + _exchanged_bytes(problem, shard, kind),
+        buffer=gradients
+        + gathered
+        + weights
+        + results
+        + pairs
+        + _exchanged_bytes(problem, shard, kind)
+        + _gathered_bytes(problem, shard, kind),
     )
 
 
@@ -239,6 +246,16 @@ def _exchanged_bytes(problem: Problem, shard: Shard, kind: LayerKind) -> Floats:
     of = recurrence(problem.model, shard, kind.mixer)
     exchanged = problem.element_bytes * shard.tokens(problem.sequence) * (sum(of.enters) + of.leaves)
     return np.where(shard.cp > 1, exchanged, 0.0)
+
+
+def _gathered_bytes(problem: Problem, shard: Shard, kind: LayerKind) -> Floats:
+    """What a layer at work holds besides where all tokens are gathered for its experts: these in a buffer that every
+    layer uses, and sums of as many results, or their gradients (Megatron-LM d98e8a6, core/transformer/moe/
+    token_dispatcher.py, MoEAllGatherTokenDispatcher, use_global_buffer)."""
+    if not kind.experts or not problem.gathers_tokens:
+        return np.zeros(len(shard.tp))
+    every = gathered_tokens(problem, shard) * problem.model.expert_width * problem.element_bytes
+    return np.where(shard.ep * shard.etp > 1, 2 * every, 0.0)
 
 
 def _context_parallel_bytes(problem: Problem, shard: Shard) -> Floats:

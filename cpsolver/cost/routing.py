@@ -2,7 +2,7 @@
 
 Megatron's order (core/transformer/moe/token_dispatcher.py, MoEAlltoAllTokenDispatcher): an all-to-all over the ranks
 that shard the experts, an all-gather over those that share an expert; results go back by a reduce-scatter and an
-all-to-all.
+all-to-all. MoEAllGatherTokenDispatcher gathers all tokens on both at once, and sums all results where they belong.
 Experts have a grid of their own: an expert's `etp` ranks are neighbours, its `ep` groups stand `etp` devices apart.
 """
 
@@ -21,14 +21,25 @@ from models_zoo.schema import Moe
 
 
 def routing_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:
-    """Tokens to their experts and back, in seconds, one direction of the model: two all-to-alls, hidden or not.
+    """Tokens to their experts and back, in seconds, one direction of the model, hidden or not: two all-to-alls, or an
+    all-gather and a reduce-scatter.
 
     Every device sends the tokens it holds, with sequence parallelism its share of them; the one whose experts are asked
     most receives more than it sends, and all wait for it.
     """
+    if problem.gathers_tokens:
+        every, near = gathered_tokens(problem, shard) * problem.model.expert_width, np.ones_like(shard.ep)
+        payload, ranks = every * problem.element_bytes, shard.ep * shard.etp
+        there = collective_seconds(problem, chip, "all_gather", payload, ranks, near)
+        return there + collective_seconds(problem, chip, "reduce_scatter", payload, ranks, near)
     back = _exchange_seconds(problem, chip, shard, problem.element_bytes)
     same = problem.dispatch_bytes == problem.element_bytes
     return np.asarray((back if same else dispatch_seconds(problem, chip, shard)) + back)
+
+
+def gathered_tokens(problem: Problem, shard: Shard) -> Floats:
+    """Tokens that the ranks which share experts out hold together: where they are gathered, what each of them gets."""
+    return shard.tokens(problem.sequence) / shard.sequence_split * shard.ep * shard.etp
 
 
 def dispatch_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:
@@ -64,6 +75,8 @@ def expert_tensor_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:
     latent = tokens * model.expert_width * problem.element_bytes
     received = latent * (shard.etp / shard.tp) * _load(problem, shard)
     routed = copies_sent(problem) * tensor_parallel_seconds(problem, chip, shard, received, shard.etp)
+    if problem.gathers_tokens:  # by the same collectives as over ep
+        routed = np.zeros(len(shard.tp))
     if not _moe(problem).shared_experts:
         return routed
     shared = tensor_parallel_seconds(problem, chip, shard, whole, shard.tp)
@@ -77,9 +90,12 @@ def reordered_rows(problem: Problem, shard: Shard) -> Floats:
     A kernel reads a token once and writes it wherever it goes; on the way back it reads all copies and writes their sum
     (Transformer Engine d0067d0, common/triton/permutation.py). The all-to-all dispatcher makes copies before it sends
     them, and sorts what arrives where a device has several experts. The others make copies where they arrive
-    (Megatron-LM d98e8a6, core/transformer/moe/token_dispatcher.py, MoEAlltoAllTokenDispatcher and _DeepepManager).
+    (Megatron-LM d98e8a6, core/transformer/moe/token_dispatcher.py, MoEAlltoAllTokenDispatcher and _DeepepManager). A
+    device that gathers all tokens writes sums for all of them, also for those that none of its experts has.
     """
     copies = copies_sent(problem)
+    if problem.gathers_tokens:
+        return np.asarray(shard.etp * (_places_reached(problem, shard.ep) + 2.0 * copies + shard.ep))
     if problem.copies_once:
         return np.asarray(2.0 * shard.etp * (_places_reached(problem, shard.ep) + copies))
     sorted_rows = np.where(_moe(problem).experts > shard.ep, 4.0 * shard.etp * copies, 0.0)

@@ -6,17 +6,17 @@ prediction then takes what the stack does, or for the overlap what the search fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import Any
 
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.inputs.language import later
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
-from cpsolver.profiles.framework import launcher_names, load_launcher
-from cpsolver.profiles.switches import GRAPH_SCOPES, Dispatcher
+from cpsolver.profiles.framework import Framework, launcher_names, load_launcher
+from cpsolver.profiles.switches import GRAPH_SCOPES, SENT_ONCE
 from cpsolver.profiles.techniques import techniques
 from cpsolver.spec.training_conflicts import contradictions
 
@@ -126,8 +126,9 @@ def _asked(problem: Problem, plan: Strategy, searched: bool) -> Iterator[_Asked]
     if training.cuda_graph is None:
         yield _of_training(problem, "cuda_graph", later("graphs"), problem.cuda_graph, GRAPH_SCOPES)
     if training.moe_dispatcher is None and plan.ep > 1:
-        usual = "deepep" if problem.copies_once else "alltoall"
-        yield _of_training(problem, "moe_dispatcher", later("dispatcher"), usual, get_args(Dispatcher))
+        launcher = problem.named_launcher  # nothing gathers that is not told to
+        values = [each for each in ("alltoall", *SENT_ONCE) if launcher is None or each in launcher.moe_dispatchers]
+        yield _of_training(problem, "moe_dispatcher", later("dispatcher"), problem.dispatcher, values)
     scaled = problem.recipe not in (None, "blockwise")
     if training.fp8_attention is None and scaled and plan.flash_attention:
         yield _of_training(problem, "fp8_attention", later("fp8 attention"), problem.fp8_attention, (False, True))
@@ -135,7 +136,7 @@ def _asked(problem: Problem, plan: Strategy, searched: bool) -> Iterator[_Asked]
         yield _Asked(_OVERLAP, later("overlap"), "true", {"false": _Change({}, {"expert_overlap": False})})
 
 
-def _of_training(problem: Problem, name: str, words: str, taken: Any, values: tuple[Any, ...]) -> _Asked:
+def _of_training(problem: Problem, name: str, words: str, taken: Any, values: Iterable[Any]) -> _Asked:
     """A field of the spec's training; values that contradict its others are left out."""
     changes = {_said(value): _Change({name: value}, {}) for value in values if value != taken}
     others = {
@@ -166,9 +167,16 @@ def _has(problem: Problem, asked: _Asked) -> bool:
     if section != "training":
         return True
     if problem.named_launcher is not None:
-        return name in problem.named_launcher.switches
+        return _sets(problem.named_launcher, name)
     stacks = {problem.stack.name, *problem.stack.fitted_with}
-    return any(name in each.switches for each in map(load_launcher, launcher_names()) if each.stack in stacks)
+    return any(_sets(each, name) for each in map(load_launcher, launcher_names()) if each.stack in stacks)
+
+
+def _sets(launcher: Framework, name: str) -> bool:
+    """Whether a launcher can be told that field of training, and has something else than is usual."""
+    if name == "moe_dispatcher":
+        return not set(SENT_ONCE).isdisjoint(launcher.moe_dispatchers)
+    return name in launcher.switches
 
 
 def _natural_routing(problem: Problem, plan: Strategy) -> NaturalRouting | None:

@@ -14,7 +14,7 @@ from cpsolver.profiles.constants import ConstantLayer, Overlay, replacements
 from cpsolver.profiles.default_stack import NAMED
 from cpsolver.profiles.framework import Framework, load_launcher
 from cpsolver.profiles.stack import FOLD3D_STACK, Stack
-from cpsolver.profiles.switches import FP8_RECIPES, GRAPH_SCOPES, GraphScope, Recipe
+from cpsolver.profiles.switches import FP8_RECIPES, GRAPH_SCOPES, SENT_ONCE, Dispatcher, GraphScope, Recipe
 from cpsolver.spec.spec import Spec
 from cpsolver.spec.training import Lora
 from hw_specs import Chip
@@ -265,9 +265,19 @@ class Problem:
 
     @property
     def copies_once(self) -> bool:
-        """A token goes once to each rank and node with experts of it: as the spec's dispatcher does, or the stack's."""
-        given = self.spec.training.moe_dispatcher
-        return bool(self.stack.copies_once_per_node) if given is None else given != "alltoall"
+        """A token goes once to each rank and node with experts of it."""
+        return self.dispatcher in SENT_ONCE
+
+    @property
+    def gathers_tokens(self) -> bool:
+        """All tokens of the ranks that share experts out go to all of these."""
+        return self.dispatcher == "allgather"
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """How tokens reach their experts: as the spec says, or as the stack does."""
+        usual: Dispatcher = "deepep" if self.stack.copies_once_per_node else "alltoall"
+        return self.spec.training.moe_dispatcher or usual
 
     @property
     def expandable_segments(self) -> bool:

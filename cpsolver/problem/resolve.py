@@ -190,6 +190,9 @@ def _not_trained(what: str, profile: Framework, spec: Spec, model: Architecture 
         yield trouble("precision", later("{whose} does not train in it", whose=whose), ", ".join(profile.precisions))
     if training.optimizer not in profile.optimizers:
         yield trouble("optimizer", later("{whose} does not have it", whose=whose), ", ".join(profile.optimizers))
+    if training.moe_dispatcher not in (None, *profile.moe_dispatchers):
+        allowed = ", ".join(("null", *profile.moe_dispatchers))
+        yield trouble("moe_dispatcher", later("{whose} has no setting for it", whose=whose), allowed)
     for name in get_args(Switch):
         default = Training.model_fields[name].default
         if getattr(training, name) != default and name not in profile.switches:

@@ -40,8 +40,11 @@ OffloadModule = Literal[
 GraphScope = Literal["none", "te", "full"]
 """What CUDA graphs replay: nothing, the parts of a layer that Transformer Engine captures, or the whole iteration."""
 GRAPH_SCOPES: tuple[GraphScope, ...] = GraphScope.__args__  # type: ignore[attr-defined]
-Dispatcher = Literal["alltoall", "deepep", "hybridep"]
-"""How tokens reach their experts: NCCL's all-to-all, a copy for each expert; or kernels that send one to each rank."""
+Dispatcher = Literal["alltoall", "allgather", "deepep", "hybridep"]
+"""How tokens reach their experts: NCCL's all-to-all, a copy for each expert; an all-gather, all of them to all ranks of
+experts; or kernels that send one to each rank with experts of a token."""
+SENT_ONCE: tuple[Dispatcher, ...] = ("deepep", "hybridep")
+"""Dispatchers that send a token once to each rank and node with experts of it."""
 ZeroMemory = Literal["level0", "level1"]
 """What experts do not keep for the backward pass: their inputs and activations; or their first products' results and
 all inside shared experts too (MindSpeed's --moe-zero-memory)."""
@@ -67,7 +70,6 @@ Switch = Literal[
     "fp8_recipe",
     "fp8_attention",
     "cuda_graph",
-    "moe_dispatcher",
     "expandable_segments",
 ]
 """A field of the spec's training section that only some frameworks can have another value for than its default."""

@@ -305,7 +305,7 @@ def _zero_memory(problem: Problem, s: Strategy) -> Iterator[str]:
         return
     if s.ep == 1:
         yield later("experts' activations are made again (training.moe_zero_memory) with ep > 1 only: ep is 1")
-    if problem.copies_once:
+    if problem.dispatcher != "alltoall":
         yield later("experts' activations are made again (training.moe_zero_memory) with moe_dispatcher alltoall only")
 
 
@@ -319,7 +319,7 @@ def _beside_passes(problem: Problem, s: Strategy) -> Iterator[str]:
             "{s.ep}, etp {s.etp}",
             s=s,
         )
-    if problem.copies_once:
+    if problem.dispatcher != "alltoall":
         yield later(
             "attention's results wait on the host (training.mla_swap_core_attn_out) with moe_dispatcher alltoall only"
         )
@@ -338,6 +338,8 @@ def expert_overlap(problem: Problem, s: Strategy) -> Iterator[str]:
         return
     if problem.spec.training.moe_zero_memory:
         yield later("experts' all-to-alls do not overlap where they run again (training.moe_zero_memory)")
+    if problem.gathers_tokens:
+        yield later("experts' tokens travel under nothing where all are gathered (training.moe_dispatcher allgather)")
     row = PlanRow(s, problem.batch)
     if not has_exchange(problem.model, row):
         yield later(

@@ -296,7 +296,7 @@ def _experts(problem: Problem, rows: Candidates) -> Bools:
     zero = problem.spec.training.moe_zero_memory is not None
     if moe is None:
         return np.asarray((rows.ep == 1) & (rows.etp == 1) & (not zero) & (not swapped))
-    apart = (rows.ep > 1) & (not problem.copies_once) if zero or swapped else True
+    apart = (rows.ep > 1) & (problem.dispatcher == "alltoall") if zero or swapped else True
     apart = apart & (rows.etp == 1) if swapped else apart
     divided = apart & (moe.experts % rows.ep == 0) & (moe.expert_ffn % rows.etp == 0) & (rows.tp % rows.etp == 0)
     return np.asarray(divided & (rows.stage_devices % (rows.etp * rows.ep) == 0))
@@ -312,6 +312,7 @@ def _expert_sequence_parallel(problem: Problem, rows: Candidates) -> Bools:
 @mask("expert_overlap", "variant", any_size=True)
 def _expert_overlap(problem: Problem, rows: Candidates) -> Bools:
     may = has_exchange(problem.model, rows) & (problem.spec.training.moe_zero_memory is None)
+    may &= not problem.gathers_tokens
     return np.asarray(~rows.expert_overlap | may)
 
 

@@ -64,7 +64,7 @@ training:
   fp8_recipe: null  # fp8: delayed, current, blockwise or mx scaling; default null: as the stack does on these chips
   fp8_attention: null  # fp8, nvfp4: attention's products are in 8 bits too; default null: as the stack does
   cuda_graph: null  # what CUDA graphs replay: none, te (parts of layers) or full; default null: as the stack does
-  moe_dispatcher: null  # how tokens reach experts: alltoall, deepep or hybridep; default null: as the stack does
+  moe_dispatcher: null  # how tokens reach experts: alltoall, allgather, deepep or hybridep; default null: the stack's
   expandable_segments: null  # the allocator's segments grow in place (PyTorch); default null: as the stack does
   lora: null  # {{rank: 16, targets: [linear_qkv, linear_proj]}}: adapters alone are trained; default null: all weights
   lengths: null  # sequences' lengths: [{{tokens: 512, share: 3}}, {{tokens: 4096, share: 1}}]; default null: all equal

@@ -262,7 +262,8 @@ class Training(Part):
         description="what CUDA graphs replay: none, te (parts of layers), full (iterations); null: as the stack does",
     )
     moe_dispatcher: Dispatcher | None = Field(
-        default=None, description="how tokens reach experts: alltoall, deepep or hybridep; null: as the stack does"
+        default=None,
+        description="how tokens reach experts: alltoall, allgather, deepep, hybridep; null: as the stack does",
     )
     expandable_segments: StrictBool | None = Field(
         default=None,

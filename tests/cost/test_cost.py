@@ -352,6 +352,19 @@ def test_receive_buffers_of_all_microbatches_may_be_there_in_advance() -> None:
         assert memory_table(ample, rows).buffer - memory_table(lean, rows).buffer == bytes_of
 
 
+def test_a_layer_at_work_holds_tokens_gathered_for_its_experts_and_their_sums() -> None:
+    """Of four devices that hold half of 1,024 tokens each, or all of these with experts that nothing splits."""
+    experts = model_spec(moe={"experts": 8, "top_k": 2, "expert_ffn": 512})
+    sent, gathered = (problem_of(model=experts, training={"moe_dispatcher": way}) for way in ("alltoall", "allgather"))
+    kind = LayerKind(True, True)
+    for given, held in ((Shard.of(2, 1, True, True, ep=2, etp=2), 0.5), (Shard.of(1, 1, False, True, ep=4), 1.0)):
+        lean, ample = (memory.layer_bytes(problem, given, kind) for problem in (sent, gathered))
+        assert ample.buffer - lean.buffer == 2 * 4 * held * 1024 * 1024 * 2
+        assert (ample.full, ample.freed.tolist()) == (lean.full, lean.freed.tolist())
+    alone = Shard.of(2, 1, True, True)
+    assert memory.layer_bytes(gathered, alone, kind).buffer == memory.layer_bytes(sent, alone, kind).buffer
+
+
 def test_backward_of_a_layer_holds_gradients_of_its_widest_activations_and_of_its_weights() -> None:
     problem, _ = ideal()
     h, f, tokens = 1024, 2816, 1024

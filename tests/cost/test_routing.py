@@ -84,6 +84,30 @@ def test_a_device_routes_the_tokens_it_holds() -> None:
     assert found == pytest.approx(2 * 2 * HIDDEN / 2 * 3 / 4 / INSIDE)
 
 
+@pytest.mark.parametrize(
+    ("tp", "ep", "etp", "held"), [(1, 4, 1, 1.0), (4, 4, 1, 0.25), (4, 1, 4, 0.25), (2, 2, 2, 0.5)]
+)
+def test_gathered_tokens_go_to_all_ranks_of_experts_and_back(tp: int, ep: int, etp: int, held: float) -> None:
+    """Of so much of a sequence that each device holds; whatever a token's experts and their imbalance."""
+    training = {"moe_dispatcher": "allgather", "expert_imbalance": 1.5}
+    problem, chip = ideal(model=experts(), training=training)
+    found = routing_seconds(problem, chip, shard(tp, ep, etp))
+    assert found == pytest.approx(2 * held * HIDDEN * (ep * etp - 1) / INSIDE)
+    assert expert_tensor_seconds(problem, chip, shard(tp, ep, etp)) == 0
+
+
+def test_gathered_tokens_pass_over_all_nodes_of_their_ranks() -> None:
+    problem, chip = ideal(model=experts(), gpus=8, node=4, training={"moe_dispatcher": "allgather"})
+    found = routing_seconds(problem, chip, shard(ep=8))
+    assert found == pytest.approx(2 * 8 * HIDDEN * 7 / 8 / (4 * OUTSIDE))
+
+
+def test_one_rank_of_experts_gathers_nothing() -> None:
+    problem, chip = ideal(model=experts(shared_experts=1), training={"moe_dispatcher": "allgather"})
+    assert routing_seconds(problem, chip, shard(tp=4)) == 0
+    assert expert_tensor_seconds(problem, chip, shard(tp=4)) == end_comm(problem, chip, shard(tp=4))
+
+
 def test_groups_of_experts_inside_a_node_are_faster() -> None:
     """Four groups of one device fit into a node of 4; four of two devices do not, nor do eight of one."""
     problem, chip = ideal(model=experts(), gpus=8, node=4)
@@ -129,6 +153,13 @@ def test_an_exchange_hides_under_no_more_than_there_is_to_compute() -> None:
         ("alltoall", 8, 1, 2 * (1 + 2)),  # one expert a device: nothing to sort
         ("deepep", 8, 1, 2 * (8 * (1 - (7 / 8) ** 2) + 2)),  # read once on every rank that it reaches
         ("hybridep", 1, 1, 2 * (1 + 2)),
+        (
+            "allgather",
+            4,
+            1,
+            4 * (1 - (3 / 4) ** 2) + 2 * 2 + 4,
+        ),  # read where they reach; sums for the tokens of all four
+        ("allgather", 2, 2, 2 * (2 * (1 - (1 / 2) ** 2) + 2 * 2 + 2)),
     ],
 )
 def test_rows_reordered_for_experts_by_dispatcher(dispatcher: str, ep: int, etp: int, rows: float) -> None:

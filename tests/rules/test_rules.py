@@ -124,7 +124,10 @@ def test_experts_activations_are_made_again_where_tokens_travel() -> None:
     assert said("experts", strategy_of(dp=4), problem) == [f"{needs} ep > 1 only: ep is 1"]
     sent = problem_of(model=model, training={"moe_zero_memory": "level0", "moe_dispatcher": "deepep"})
     assert said("experts", strategy_of(dp=4, ep=4), sent) == [f"{needs} moe_dispatcher alltoall only"]
+    gathered = problem_of(model=model, training={"moe_zero_memory": "level0", "moe_dispatcher": "allgather"})
+    assert said("experts", strategy_of(dp=4, ep=4), gathered) == [f"{needs} moe_dispatcher alltoall only"]
     overlapped = replace(strategy_of(dp=4, ep=4), expert_overlap=True)
+    assert "all are gathered" in said("expert_overlap", overlapped, gathered)[1]
     assert "run again" in said("expert_overlap", overlapped, problem)[0]
     uniform = replace(strategy_of(dp=4, ep=4), groups=(StageGroup("x", (4,), "uniform", (1,)),))
     assert "experts' activations are made again beside" in said("recompute", uniform, problem)[0]

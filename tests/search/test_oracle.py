@@ -191,6 +191,17 @@ def test_experts_that_keep_little_agree_with_brute_force(bend: bool, count: int)
     assert sum(bool(best) for _, best in problems) >= count // 10
 
 
+def with_gathered_tokens(seed: int) -> Problem:
+    """A random problem whose experts get all tokens."""
+    return with_host(random_problem(seed), moe_dispatcher="allgather")
+
+
+@pytest.mark.parametrize(("bend", "count"), [full(True, 8), night(False, 30), night(True, 30)])
+def test_gathered_tokens_agree_with_brute_force(bend: bool, count: int) -> None:
+    problems = compared(with_gathered_tokens, seeds(21000 + 1000 * bend, count), None, bend)
+    assert sum(bool(best) for _, best in problems) >= count // 4
+
+
 @pytest.mark.parametrize(
     ("start", "count"), [(9000, 2), full(9002, 10), *(night(start, 30) for start in range(9100, 9300, 100))]
 )

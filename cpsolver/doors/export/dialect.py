@@ -65,7 +65,7 @@ CORE_0_13 = replace(
     output_gate=False,
     shared_gate=False,
     activation_offload=False,
-    switches=("distribute_saved_activations", "moe_grouped_gemm"),
+    switches=("moe_dispatcher", "distribute_saved_activations", "moe_grouped_gemm"),
     expert_bias=False,
     matrices=False,
 )

@@ -25,6 +25,7 @@ _SWITCHES += (
     "mla_swap_core_attn_out",
     "recompute_mlp_layers",
     "moe_zero_memory",
+    "moe_dispatcher",
     "distribute_saved_activations",
     "moe_grouped_gemm",
 )
@@ -199,7 +200,7 @@ def _passes_beside(problem: Problem, s: Strategy) -> bool:
     )
     experts = problem.model.moe is not None and s.ep > 1 and s.etp == 1
     experts &= problem.spec.training.moe_zero_memory != "level1"  # of which it sends the larger part to the host
-    return experts and whole and not problem.copies_once and not problem.spec.training.activation_offload
+    return experts and whole and problem.dispatcher == "alltoall" and not problem.spec.training.activation_offload
 
 
 def _layers(problem: Problem, s: Strategy) -> Iterator[Flag]:

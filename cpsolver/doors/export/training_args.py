@@ -225,7 +225,8 @@ def overlap_flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
         hybrid = problem.spec.training.moe_dispatcher == "hybridep"
         yield ("--moe-flex-dispatcher-backend", "hybridep") if hybrid else ("--moe-enable-deepep",)
     else:
-        yield ("--moe-token-dispatcher-type", "alltoall" if any(m.ep * m.etp > 1 for m, _ in s.meshes) else "allgather")
+        sent = any(m.ep * m.etp > 1 for m, _ in s.meshes) and not problem.gathers_tokens
+        yield ("--moe-token-dispatcher-type", "alltoall" if sent else "allgather")
     capacity = problem.spec.training.expert_capacity_factor
     if capacity is not None:
         yield ("--moe-expert-capacity-factor", f"{capacity:g}")

@@ -16,6 +16,7 @@ from cpsolver.problem.problem import Problem
 from cpsolver.problem.resolve import resolve
 from cpsolver.profiles.framework import load_launcher
 from cpsolver.profiles.stack import load_stack
+from cpsolver.profiles.switches import SENT_ONCE
 from cpsolver.rules import RULES, structure_violations
 from cpsolver.spec.spec import parse_spec
 
@@ -76,7 +77,7 @@ def _without_usual(spec: dict[str, Any]) -> dict[str, Any]:
     stack = load_stack(spec["stack"])
     if training.get("expandable_segments") == bool(stack.expandable_segments):
         del training["expandable_segments"]
-    chosen = launcher is None or "moe_dispatcher" in load_launcher(launcher).switches
+    chosen = launcher is None or not set(SENT_ONCE).isdisjoint(load_launcher(launcher).moe_dispatchers)
     if training.get("moe_dispatcher") == "alltoall" and not chosen and not stack.copies_once_per_node:
         del training["moe_dispatcher"]
     return {**spec, "training": training}

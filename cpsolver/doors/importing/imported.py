@@ -33,7 +33,7 @@ from cpsolver.doors.importing.shell import Script, read_script
 from cpsolver.doors.importing.started import started_script
 from cpsolver.doors.importing.swift_command import read_swift
 from cpsolver.doors.importing.torchtitan_registry import is_registry, read_registry
-from cpsolver.doors.importing.training import adapter_fields, capacity_notes, gathered_notes, training_fields
+from cpsolver.doors.importing.training import adapter_fields, capacity_notes, gathered_tokens, training_fields
 from cpsolver.doors.importing.variables import MARKS, ShellVariables
 from cpsolver.inputs.document import load_yaml, read_source
 from cpsolver.inputs.english_sentences import configuration_reason
@@ -300,9 +300,11 @@ def _imported(name: str, said: _Training, options: ImportOptions) -> Imported:
     if guessed.stack != "ascendspeed":  # other frameworks with --DDP-impl make one product of both
         section.pop("fused_gate_up", None)
     as_arguments = reading is None or reading.as_arguments
-    if as_arguments and "moe" in fields and arguments.has("num-experts") and not arguments.of_deepspeed():
-        section |= {} if arguments.has("moe-grouped-gemm") else {"moe_grouped_gemm": False}
-        notes += gathered_notes(arguments, plan.strategy.ep, model.moe.top_k) if plan.strategy and model.moe else []
+    if "moe" in fields and not arguments.of_deepspeed():
+        by_megatron = as_arguments and arguments.has("num-experts")
+        section |= {"moe_grouped_gemm": False} if by_megatron and not arguments.has("moe-grouped-gemm") else {}
+        gathered, told_of_tokens = gathered_tokens(arguments, plan.strategy, by_megatron)
+        section, notes = section | gathered, notes + told_of_tokens
     spec = {"model": written, "cluster": cluster, "training": section, **_profiles(options, framework)}
     spec |= _searched(plan)
     spec, left_out = accepted(spec, plan.strategy, options.launcher is None, placeholders)

@@ -12,6 +12,7 @@ from cpsolver.doors.importing.arguments import Arguments, pairs
 from cpsolver.doors.importing.deepspeed_file import WEIGHTS_AWAY
 from cpsolver.doors.importing.degrees import own_experts
 from cpsolver.inputs.language import later, say
+from cpsolver.plans.strategy import Strategy
 from cpsolver.profiles.switches import MuonTpMode
 from cpsolver.profiles.techniques import techniques
 from cpsolver.spec.training import OFFLOAD_MODULES
@@ -111,18 +112,21 @@ def capacity_notes(arguments: Arguments) -> list[str]:
     return [told]
 
 
-def gathered_notes(arguments: Arguments, ep: int, top_k: int) -> list[str]:
-    """A note where tokens are gathered on all ranks of experts, as Megatron does unless it is told otherwise, and are
-    not sent to those that have their experts, which is what a prediction counts.
+def gathered_tokens(arguments: Arguments, plan: Strategy | None, usual: bool) -> tuple[dict[str, Any], list[str]]:
+    """`moe_dispatcher` where all tokens are gathered on all ranks of experts, and a note; `usual`: that is the default.
 
     Megatron-LM d98e8a6, transformer_config.py (moe_token_dispatcher_type) and moe/token_dispatcher.py.
     """
     own = "deepspeed_moe" in arguments.given.get("moe-model-type", ())  # MindSpeed 028de58, with its own all-to-alls
-    if ep == 1 or own or arguments.text("moe-token-dispatcher-type", "allgather") != "allgather":
-        return []
-    error = later("time and memory are predicted too low") if ep > top_k else later("time is predicted too long")
-    told = later("every token is gathered on all {ep} ranks of experts (allgather, Megatron's default); {error}")
-    return [say(told, ep=ep, error=say(error))]
+    if own or arguments.text("moe-token-dispatcher-type", "allgather" if usual else "") != "allgather":
+        return {}, []
+    if plan is not None and plan.ep * plan.etp == 1:
+        return {}, []
+    note = later(
+        "every token goes to all ranks of experts (training.moe_dispatcher allgather, Megatron's default); alltoall "
+        "sends it to those alone that have its experts"
+    )
+    return {"moe_dispatcher": "allgather"}, [say(note)]
 
 
 def _narrow(arguments: Arguments, precision: str) -> dict[str, Any]:
@@ -149,7 +153,7 @@ def _launches(arguments: Arguments) -> dict[str, Any]:
         arguments.note_read("moe-enable-deepep")
         backend = arguments.text("moe-flex-dispatcher-backend", "deepep")
         fields["moe_dispatcher"] = backend if backend in ("deepep", "hybridep") else None
-    elif arguments.has("moe-token-dispatcher-type"):
+    elif arguments.text("moe-token-dispatcher-type", "allgather") != "allgather":
         fields["moe_dispatcher"] = "alltoall"
     return fields
 

@@ -18,7 +18,7 @@ from cpsolver.problem.problem import Problem
 from cpsolver.profiles.framework import launcher_names, load_launcher
 from models_zoo import architecture_names, load_architecture
 from tests.doors.export.test_export_megatron import model_of, options
-from tests.support.problems import chip_spec, problem_of, strategy_of, with_stack
+from tests.support.problems import chip_spec, problem_of, strategy_of, with_host, with_stack
 
 
 def told(model: str, target: str = "megatron-lm", **more: Any) -> dict[str, tuple[str, ...]]:
@@ -59,6 +59,15 @@ def test_latent_attention_shared_experts_and_multi_token_prediction() -> None:
     assert found["--mtp-num-layers"] == ("1",)
     assert (found["--expert-model-parallel-size"], found["--expert-tensor-parallel-size"]) == (("4",), ("1",))
     assert found["--moe-token-dispatcher-type"] == ("alltoall",)
+
+
+@pytest.mark.parametrize(
+    "target", ["megatron-lm", "megatron-core-0.13", "megatron-core-0.12", "loongforge", "mindspeed-llm"]
+)
+def test_gathered_tokens_are_told(target: str) -> None:
+    problem = with_host(model_of("mixtral-8x7b"), moe_dispatcher="allgather")
+    found = options(exporter(target)(problem, strategy_of("x:32", dp=4, ep=4)))
+    assert found["--moe-token-dispatcher-type"] == ("allgather",)
 
 
 def test_mindspeed_counts_dense_layers_and_shared_experts() -> None:
