@@ -171,13 +171,7 @@ def _block_bytes(problem: Problem, shard: Shard, kind: LayerKind) -> LayerBytes:
         # A flash kernel keeps no scores: recomputing attention's core saves its statistics at most.
         freed=freed_bytes(problem, shard, kind, core, fed_bytes),
         checkpoint=_checkpoint_bytes(problem, shard),
-        buffer=gradients
-        + gathered
-        + weights
-        + results
-        + pairs
-        + _exchanged_bytes(problem, shard, kind)
-        + _gathered_bytes(problem, shard, kind),
+        buffer=gradients + gathered + weights + results + pairs + _exchanged_bytes(problem, shard, kind),
     )
 
 
@@ -238,14 +232,15 @@ def _kv_copies(problem: Problem, shard: Shard) -> Floats:
 
 
 def _exchanged_bytes(problem: Problem, shard: Shard, kind: LayerKind) -> Floats:
-    """What context parallelism holds besides while a layer of that kind is at work."""
+    """What context parallelism and experts' ranks hold besides while a layer of that kind is at work."""
+    gathered = _gathered_bytes(problem, shard, kind)
     if kind.attends:
-        return _context_parallel_bytes(problem, shard)
+        return _context_parallel_bytes(problem, shard) + gathered
     if kind.mixer == "none":
-        return np.zeros(len(shard.tp))
+        return gathered
     of = recurrence(problem.model, shard, kind.mixer)
     exchanged = problem.element_bytes * shard.tokens(problem.sequence) * (sum(of.enters) + of.leaves)
-    return np.where(shard.cp > 1, exchanged, 0.0)
+    return np.where(shard.cp > 1, exchanged, 0.0) + gathered
 
 
 def _gathered_bytes(problem: Problem, shard: Shard, kind: LayerKind) -> Floats:
