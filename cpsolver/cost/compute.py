@@ -310,8 +310,8 @@ def _gemms(problem: Problem, device: ChipSpeeds, made_of: list[Gemm], tokens: Fl
         if base := base_bytes(problem):  # read in the narrow form, written in 16 bits, for either pass
             moved = (base + problem.element_bytes) * gemm.count * gemm.n * gemm.k
             found.append(Operator("weights to 16 bits", 2 * (device.stream(moved, 1),), ("memory",)))
-        if stack.gradient_sum_bytes and not frozen:
-            sums = stack.gradient_sum_bytes * gemm.count * gemm.n * gemm.k / device.memory_rate
+        if (summed := problem.gradient_sum_bytes(gemm.grouped)) and not frozen:
+            sums = summed * gemm.count * gemm.n * gemm.k / device.memory_rate
             found.append(Operator("sums of gradients", (0 * sums, sums), ("memory", "gradient_sum_bytes")))
     return found
 

@@ -15,6 +15,7 @@ from cpsolver.profiles.default_stack import NAMED
 from cpsolver.profiles.framework import Framework, load_launcher
 from cpsolver.profiles.stack import FOLD3D_STACK, Stack
 from cpsolver.profiles.switches import FP8_RECIPES, GRAPH_SCOPES, SENT_ONCE, Dispatcher, GraphScope, Recipe
+from cpsolver.profiles.techniques import techniques
 from cpsolver.spec.spec import Spec
 from cpsolver.spec.training import Lora
 from hw_specs import Chip
@@ -278,6 +279,16 @@ class Problem:
         """How tokens reach their experts: as the spec says, or as the stack does."""
         usual: Dispatcher = "deepep" if self.stack.copies_once_per_node else "alltoall"
         return self.spec.training.moe_dispatcher or usual
+
+    def gradient_sum_bytes(self, of_experts: bool) -> float:
+        """Memory traffic of adding up the gradient of a weight after its product, or of one of the experts': none where
+        the product does it."""
+        given, usual = self.spec.training.gradient_accumulation_fusion, float(self.stack.gradient_sum_bytes)
+        if given is None:
+            return usual
+        grouped = of_experts and self.spec.training.moe_grouped_gemm
+        fused = given in ("all", "experts" if grouped else "dense")
+        return 0.0 if fused else usual or float(techniques().unfused_sum_bytes)
 
     @property
     def expandable_segments(self) -> bool:

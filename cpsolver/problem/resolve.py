@@ -190,13 +190,8 @@ def _not_trained(what: str, profile: Framework, spec: Spec, model: Architecture 
         yield trouble("precision", later("{whose} does not train in it", whose=whose), ", ".join(profile.precisions))
     if training.optimizer not in profile.optimizers:
         yield trouble("optimizer", later("{whose} does not have it", whose=whose), ", ".join(profile.optimizers))
-    if training.moe_dispatcher not in (None, *profile.moe_dispatchers):
-        allowed = ", ".join(("null", *profile.moe_dispatchers))
-        yield trouble("moe_dispatcher", later("{whose} has no setting for it", whose=whose), allowed)
-    for name in get_args(Switch):
-        default = Training.model_fields[name].default
-        if getattr(training, name) != default and name not in profile.switches:
-            yield trouble(name, later("{whose} has no setting for it", whose=whose), str(default).lower())
+    for name, allowed in _not_told(profile, training):
+        yield trouble(name, later("{whose} has no setting for it", whose=whose), allowed)
     for name, allowed in profile.lacks(adapters_asked(training, model), training.packs).items():
         path: KeyPath = ("training", name)
         yield Trouble(
@@ -222,6 +217,18 @@ def _not_trained(what: str, profile: Framework, spec: Spec, model: Architecture 
             yield trouble("optimizer_offload", message, later("0, 1, search.pin.sharded = {kinds}", kinds=kinds))
     if model is not None:
         yield from _untrained(whose, profile, model)
+
+
+def _not_told(profile: Framework, training: Training) -> Iterator[tuple[str, str]]:
+    """Fields of training with a value that the framework cannot be told, and those that it can."""
+    choices = {"moe_dispatcher": profile.moe_dispatchers, "gradient_accumulation_fusion": profile.gradient_fusions}
+    for name, values in choices.items():
+        if getattr(training, name) not in (None, *values):
+            yield name, ", ".join(("null", *values))
+    for name in get_args(Switch):
+        default = Training.model_fields[name].default
+        if getattr(training, name) != default and name not in profile.switches:
+            yield name, str(default).lower()
 
 
 def _untrained(whose: str, profile: Framework, model: Architecture) -> Iterator[Trouble]:

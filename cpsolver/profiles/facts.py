@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from cpsolver.inputs.language import later, say
 from cpsolver.plans.strategy import NAMED_MODULES, RecomputeKind, Schedule, Sharded
 from cpsolver.profiles.judging import among, either, fact, negated, v_shaped
-from cpsolver.profiles.switches import Dispatcher, OffloadModule, OptimizerName, Precision, Switch
+from cpsolver.profiles.switches import Dispatcher, GradientFusion, OffloadModule, OptimizerName, Precision, Switch
 from models_zoo import Architecture
 from models_zoo.schema import SpecialLayer
 from models_zoo.vision import EncoderFamily
@@ -101,6 +101,9 @@ class Facts(BaseModel):
     optimizers: tuple[OptimizerName, ...] = _stated("what training.optimizer may be")
     switches: tuple[Switch, ...] = _stated("fields of training that may have another value than their default")
     moe_dispatchers: tuple[Dispatcher, ...] = _stated("what training.moe_dispatcher may be; none: it is not told")
+    gradient_fusions: tuple[GradientFusion, ...] = _stated(
+        "what training.gradient_accumulation_fusion may be; none: it is not told"
+    )
     activation_offload: tuple[OffloadModule, ...] = _stated("what training.activation_offload may have")
     partial_offload: tuple[Sharded, ...] = _stated("what may be sharded where optimizer_offload is between 0 and 1")
     special_layers: tuple[SpecialLayer, ...] = _stated("layers beside attention and feed-forward, one after the other")

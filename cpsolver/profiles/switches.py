@@ -45,6 +45,9 @@ Dispatcher = Literal["alltoall", "allgather", "deepep", "hybridep"]
 experts; or kernels that send one to each rank with experts of a token."""
 SENT_ONCE: tuple[Dispatcher, ...] = ("deepep", "hybridep")
 """Dispatchers that send a token once to each rank and node with experts of it."""
+GradientFusion = Literal["none", "dense", "experts", "all"]
+"""Which products add the gradients of their weights up themselves, in fp32: none, all but those of experts in one
+kernel, these alone, or all. After the others the sum is a pass over memory of its own."""
 ZeroMemory = Literal["level0", "level1"]
 """What experts do not keep for the backward pass: their inputs and activations; or their first products' results and
 all inside shared experts too (MindSpeed's --moe-zero-memory)."""

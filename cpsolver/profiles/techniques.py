@@ -64,6 +64,7 @@ class Figures(_Frozen):
     swapped_results_held: Figure
     function_results_held: Figure
     expert_inputs_held: Figure
+    unfused_sum_bytes: Figure
     natural_load_least: Figure
     natural_load_most: Figure
     triangle_block: Figure

@@ -59,6 +59,7 @@ training:
   triangle_attention: false  # attention without a flash kernel leaves masked blocks out (AscendSpeed); default false
   fused_gate_up: true  # gate and up projection are one product; false: two; default true
   moe_grouped_gemm: true  # one kernel for all experts of a device; false: one after another; default true
+  gradient_accumulation_fusion: null  # which add up: none, dense, experts, all products; default null: the stack's
   fp8_parameter_gather: null  # fp8, nvfp4: weights held and gathered so only; default null: as the stack does
   fp8_activations: null  # fp8, nvfp4: inputs of the layers' products kept so too; default null: as the stack does
   fp8_recipe: null  # fp8: delayed, current, blockwise or mx scaling; default null: as the stack does on these chips

@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, 
 from cpsolver.profiles.switches import (
     Dispatcher,
     Fp8Recipe,
+    GradientFusion,
     GraphScope,
     MuonTpMode,
     OffloadModule,
@@ -241,6 +242,10 @@ class Training(Part):
     moe_grouped_gemm: StrictBool = Field(
         default=True,
         description="one kernel for all experts of a device (--moe-grouped-gemm); false: one after another",
+    )
+    gradient_accumulation_fusion: GradientFusion | None = Field(
+        default=None,
+        description="products that add their weights' gradients up: none, dense, experts, all; null: as the stack does",
     )
     fp8_parameter_gather: StrictBool | None = Field(
         default=None,

@@ -132,6 +132,36 @@ def test_a_stack_without_a_fused_sum_runs_over_the_weights_once_more() -> None:
     assert apart.forward == fused.forward
 
 
+@pytest.mark.parametrize(
+    ("fusion", "one_kernel", "usual", "summed"),
+    [
+        (None, True, 0, {"others": 0, "experts": 0}),
+        (None, True, 6, {"others": 6, "experts": 6}),
+        ("none", True, 0, {"others": 10, "experts": 10}),
+        ("none", True, 6, {"others": 6, "experts": 6}),
+        ("dense", True, 0, {"others": 0, "experts": 10}),
+        ("experts", True, 10, {"others": 10, "experts": 0}),
+        ("experts", False, 10, {"others": 10, "experts": 10}),  # without a kernel for all they are as other products
+        ("dense", False, 10, {"others": 0, "experts": 0}),
+        ("all", True, 10, {"others": 0, "experts": 0}),
+    ],
+)
+def test_products_that_add_gradients_up_leave_no_pass_over_the_weights(
+    fusion: str | None, one_kernel: bool, usual: float, summed: dict[str, float]
+) -> None:
+    training = {"gradient_accumulation_fusion": fusion, "moe_grouped_gemm": one_kernel}
+    model = small(moe=FEW)
+    problem, chip = ideal(model=model, training=training, stack={"gradient_sum_bytes": usual})
+    made_of = {
+        "others": Gemm("any", floats(2560), floats(1280)),
+        "experts": next(each for each in gemms.expert_gemms(model, ONE) if each.grouped),
+    }
+    for whose, gemm in made_of.items():
+        found = compute._gemms(problem, ChipSpeeds(problem, chip), [gemm], floats(1024))
+        sums = [float(each.passes[1].sum()) for each in found if each.name == "sums of gradients"]
+        assert sum(sums) == pytest.approx(float((summed[whose] * gemm.count * gemm.n * gemm.k / 1e12).sum()))
+
+
 def test_experts_products_run_at_the_speed_of_grouped_ones() -> None:
     """Router and attention do not."""
     model = small(moe=FEW)

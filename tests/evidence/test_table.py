@@ -138,7 +138,7 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
         ("fp8_recipe", "mxfp8", "allowed: delayed, current, blockwise, mx, nvfp4"),
         ("a2a_overlap", "some", "allowed: 0, 1"),
         ("routing", "force", "did you mean 'forced'"),
-        ("dispatcher", "deep_ep", "(allowed: alltoall, deepep, hybridep); did you mean 'deepep'"),
+        ("dispatcher", "deep_ep", "(allowed: alltoall, allgather, deepep, hybridep); did you mean 'deepep'"),
         ("cuda_graph", "ful", "did you mean 'full'"),
         ("offload_layers", "half", "must be a number, not text"),
         ("step_time_s", "", "is empty, and the row is marked complete"),

@@ -43,6 +43,7 @@ class Dialect:
         "offload_layers",
         "cuda_graph",
         "moe_dispatcher",
+        "gradient_accumulation_fusion",
         "distribute_saved_activations",
         "moe_grouped_gemm",
     )
@@ -65,7 +66,7 @@ CORE_0_13 = replace(
     output_gate=False,
     shared_gate=False,
     activation_offload=False,
-    switches=("moe_dispatcher", "distribute_saved_activations", "moe_grouped_gemm"),
+    switches=("moe_dispatcher", "gradient_accumulation_fusion", "distribute_saved_activations", "moe_grouped_gemm"),
     expert_bias=False,
     matrices=False,
 )
@@ -82,7 +83,7 @@ CORE_0_15 = replace(
     name="loongforge",
     source="core_v0.15.0",
     quick_geglu=False,
-    switches=("moe_dispatcher", "distribute_saved_activations", "moe_grouped_gemm"),
+    switches=("moe_dispatcher", "gradient_accumulation_fusion", "distribute_saved_activations", "moe_grouped_gemm"),
     output_gate=False,
     shared_gate=False,
     activation_offload=False,

@@ -68,7 +68,9 @@ def _refused(training: Training) -> Iterator[str]:
     """Settings of the spec that FlagScale has no flag for, all at once."""
     checks: tuple[Callable[[], object], ...] = (
         lambda: check_switches(
-            training, "FlagScale", ("moe_dispatcher", "distribute_saved_activations", "moe_grouped_gemm")
+            training,
+            "FlagScale",
+            ("moe_dispatcher", "gradient_accumulation_fusion", "distribute_saved_activations", "moe_grouped_gemm"),
         ),
         lambda: tuple(optimizer_flags(training, FLAGSCALE)),
         lambda: tuple(activation_flags(training, FLAGSCALE)),

@@ -26,6 +26,7 @@ _SWITCHES += (
     "recompute_mlp_layers",
     "moe_zero_memory",
     "moe_dispatcher",
+    "gradient_accumulation_fusion",
     "distribute_saved_activations",
     "moe_grouped_gemm",
 )
@@ -36,6 +37,7 @@ _COMPRESSED = "pretrain_deepseek4.py"
 _WEIGHTS = ("--stage sft", "--finetune", "--is-instruction-dataset", '--load "${LOAD_DIR:?}"')
 _REFUSED_BY_V = (("--overlap-grad-reduce",), ("--overlap-param-gather",))
 """What --schedules-method dualpipev refuses, the first, or what needs that."""
+_SUMMED_APART = ("--no-gradient-accumulation-fusion",)
 _SWAPPED = {"attn_norm": "input_layernorm", "attention": "self_attention", "mlp_norm": "pre_mlp_layernorm"}
 """Modules that wait on the host, by the names of Megatron-Core's layers, with which MindSpeed compares --swap-modules
 (core/memory/swap_attention/swap_attention_apply.py)."""
@@ -90,9 +92,8 @@ def _flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
     yield from context_algorithm(s)
     yield from parallel_args.schedule_flags(problem, s)
     yield from parallel_args.sharding_flags(s, DIALECT)
-    if parallel_args.uses_fsdp(s):
-        yield ("--no-gradient-accumulation-fusion",)  # docs/zh/features/custom_fsdp.md
-    without = {("--tp-comm-overlap",), *(_REFUSED_BY_V if s.v_shaped else ())}
+    yield from _sums(problem, s)
+    without = {("--tp-comm-overlap",), _SUMMED_APART, *(_REFUSED_BY_V if s.v_shaped else ())}
     overlaps = (*training_args.gradient_flags(problem, s), *training_args.overlap_flags(problem, s))
     yield from (flag for flag in overlaps if flag not in without)
     if _hides_tensor(problem, s) and problem.model.moe is None:  # refused beside --moe-grouped-gemm
@@ -108,6 +109,16 @@ def _flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
     yield from _adapters(problem)
     yield from parallel_args.recompute_flags(problem, s)
     yield from _layers(problem, s)
+
+
+def _sums(problem: Problem, s: Strategy) -> Iterator[Flag]:
+    """Which products add gradients up, as the plan's time counts; none beside custom FSDP (docs/zh/features/
+    custom_fsdp.md)."""
+    if parallel_args.uses_fsdp(s) or problem.gradient_sum_bytes(of_experts=False):
+        yield _SUMMED_APART
+    grouped = problem.model.moe is not None and problem.spec.training.moe_grouped_gemm
+    if grouped and not problem.gradient_sum_bytes(of_experts=True):
+        yield ("--gemm-gradient-accumulation-fusion",)
 
 
 def _hides_tensor(problem: Problem, s: Strategy) -> bool:

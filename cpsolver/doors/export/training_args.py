@@ -185,6 +185,7 @@ def check_switches(training: Training, framework: str, has: tuple[str, ...] = ()
         "fp8_attention": bool(training.fp8_attention),
         "cuda_graph": training.cuda_graph is not None,
         "moe_dispatcher": training.moe_dispatcher is not None,
+        "gradient_accumulation_fusion": training.gradient_accumulation_fusion is not None,
     }
     refuse(
         say(
@@ -199,8 +200,10 @@ def check_switches(training: Training, framework: str, has: tuple[str, ...] = ()
 
 
 def gradient_flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
-    """Data-parallel communication: its type, and the overlaps that the stack's profile counts on."""
+    """Sums of gradients; data-parallel communication: its type, and overlaps that the stack's profile counts on."""
     stack, replicas = problem.stack, max(mesh.dp * mesh.cp for mesh, _ in s.meshes)
+    if problem.spec.training.gradient_accumulation_fusion == "none":
+        yield ("--no-gradient-accumulation-fusion",)
     if stack.gradient_reduce_bytes == 2 and problem.spec.training.precision != "fp16":
         yield ("--grad-reduce-in-bf16",)
     hidden = stack.sharding_overlap if uses_fsdp(s) else stack.gradient_overlap

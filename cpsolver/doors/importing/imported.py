@@ -19,6 +19,7 @@ from cpsolver.doors.importing.command import TrainingCommand, TrainingDevices, d
 from cpsolver.doors.importing.deepspeed_file import add_deepspeed, listed_hosts
 from cpsolver.doors.importing.formats import recognised
 from cpsolver.doors.importing.framework import FrameworkGuess, guess_framework, overlap_notes
+from cpsolver.doors.importing.kernels import kernel_fields
 from cpsolver.doors.importing.megatron_files import model_tokens
 from cpsolver.doors.importing.model import model_fields
 from cpsolver.doors.importing.nemo_command import nemo_file
@@ -33,7 +34,14 @@ from cpsolver.doors.importing.shell import Script, read_script
 from cpsolver.doors.importing.started import started_script
 from cpsolver.doors.importing.swift_command import read_swift
 from cpsolver.doors.importing.torchtitan_registry import is_registry, read_registry
-from cpsolver.doors.importing.training import adapter_fields, capacity_notes, gathered_tokens, training_fields
+from cpsolver.doors.importing.training import (
+    MINDSPEED,
+    adapter_fields,
+    capacity_notes,
+    gathered_tokens,
+    gradient_fusion,
+    training_fields,
+)
 from cpsolver.doors.importing.variables import MARKS, ShellVariables
 from cpsolver.inputs.document import load_yaml, read_source
 from cpsolver.inputs.english_sentences import configuration_reason
@@ -305,6 +313,10 @@ def _imported(name: str, said: _Training, options: ImportOptions) -> Imported:
         section |= {"moe_grouped_gemm": False} if by_megatron and not arguments.has("moe-grouped-gemm") else {}
         gathered, told_of_tokens = gathered_tokens(arguments, plan.strategy, by_megatron)
         section, notes = section | gathered, notes + told_of_tokens
+    if as_arguments and model is not None:
+        fused, told_of_kernels = kernel_fields(arguments, model, framework.stack in MINDSPEED)
+        fused |= gradient_fusion(arguments, options.stack or framework.stack, model.moe is not None)
+        section, notes = section | fused, notes + told_of_kernels
     spec = {"model": written, "cluster": cluster, "training": section, **_profiles(options, framework)}
     spec |= _searched(plan)
     spec, left_out = accepted(spec, plan.strategy, options.launcher is None, placeholders)

@@ -311,9 +311,14 @@ def _overlapped(fields: _NemoFields) -> bool:
 
 
 def _training(fields: _NemoFields) -> dict[str, Any]:
-    """Whether experts run one after another, as by default."""
+    """Whether experts run one after another, and gradients are added up apart, as by default.
+
+    NeMo 8cfedd72, collections/nlp/models/language_modeling/megatron_base_model.py: products add them up with O2 only.
+    """
     grouped, experts = fields.flag("model.moe_grouped_gemm"), fields.number("model.num_moe_experts", 1) or 1
-    return {"moe_grouped_gemm": False} if experts > 1 and not grouped else {}
+    fused = fields.flag("model.gradient_accumulation_fusion") and _halved(fields)
+    found = {} if fused else {"gradient_accumulation_fusion": "none"}
+    return found | ({"moe_grouped_gemm": False} if experts > 1 and not grouped else {})
 
 
 def _chunks(fields: _NemoFields) -> Iterator[str]:

@@ -118,7 +118,7 @@ def problem_of(run: MeasuredRun, known: dict[str, Any], chips: Mapping[str, tupl
     Raises:
         Unpredictable: when the run's layout is beyond the cost model.
     """
-    stack = load_stack(_stack_name(run, known))
+    stack, fused = load_stack(_stack_name(run, known)), known.get("gradient_fusion", {})
     model = architecture(run, known.get("sliding_window", {}).get(run.model))
     training = Training(
         global_batch_size=_known(run.gbs),
@@ -131,6 +131,7 @@ def problem_of(run: MeasuredRun, known: dict[str, Any], chips: Mapping[str, tupl
         offload_layers=run.offload_layers or 0,
         cuda_graph=run.cuda_graph,
         moe_dispatcher=run.dispatcher if run.moe_experts else None,
+        gradient_accumulation_fusion=fused.get(_longest(run.model, fused) or ""),
         moe_grouped_gemm=not run.model.startswith(tuple(known.get("one_by_one", ()))),
     )
     node = run.gpus_per_node or 8

@@ -70,6 +70,24 @@ def test_gathered_tokens_are_told(target: str) -> None:
     assert found["--moe-token-dispatcher-type"] == ("allgather",)
 
 
+@pytest.mark.parametrize(
+    ("target", "fusion", "flags"),
+    [
+        ("megatron-lm", None, set()),
+        ("megatron-lm", "none", {"--no-gradient-accumulation-fusion"}),
+        ("megatron-lm", "all", set()),
+        ("mindspeed-llm", "none", {"--no-gradient-accumulation-fusion"}),
+        ("mindspeed-llm", "dense", set()),
+        ("mindspeed-llm", "experts", {"--no-gradient-accumulation-fusion", "--gemm-gradient-accumulation-fusion"}),
+        ("mindspeed-llm", "all", {"--gemm-gradient-accumulation-fusion"}),
+    ],
+)
+def test_products_that_add_gradients_up_are_told(target: str, fusion: str | None, flags: set[str]) -> None:
+    problem = with_host(model_of("mixtral-8x7b"), gradient_accumulation_fusion=fusion)
+    found = options(exporter(target)(problem, strategy_of("x:32", dp=4, ep=4)))
+    assert {name for name in found if name.endswith("-gradient-accumulation-fusion")} == flags
+
+
 def test_mindspeed_counts_dense_layers_and_shared_experts() -> None:
     found = told("deepseek-v3-671b", "mindspeed-llm", ep=4)
     assert (found["--first-k-dense-replace"], found["--moe-layer-freq"]) == (("3",), ("1",))

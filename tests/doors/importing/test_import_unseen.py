@@ -269,6 +269,64 @@ def test_layers_left_in_bf16_and_transfers_beside_more_passes_are_told(argument:
     assert not set(argument.split()) & set(found.unused)
 
 
+ASCEND = "--context-parallel-algo ulysses_cp_algo "
+ON_ASCEND = f"{ASCEND} --use-fused-rmsnorm "
+APART, GROUPED = "--no-gradient-accumulation-fusion ", "--gemm-gradient-accumulation-fusion "
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fusion"),
+    [
+        (LLAMA + APART, "none"),
+        (LLAMA, None),
+        (MOE + APART, "none"),
+        (LLAMA + ON_ASCEND + APART, None),  # as its stack
+        (LLAMA + ON_ASCEND, "all"),
+        (MOE + ON_ASCEND + APART, None),
+        (MOE + ON_ASCEND + APART + GROUPED, "experts"),
+        (MOE + ON_ASCEND + GROUPED, "all"),
+        (MOE + ON_ASCEND, "dense"),
+    ],
+)
+def test_which_products_add_gradients_up(arguments: str, fusion: str | None) -> None:
+    """Scripts of MindSpeed-LLM c77308a1 have all of these."""
+    chip = "ascend_910b" if ON_ASCEND in arguments else "h100"
+    found = imported(torchrun(f"{arguments} {STEP}"), chip=chip)
+    assert found.spec["training"].get("gradient_accumulation_fusion") == fusion
+    assert not {"--no-gradient-accumulation-fusion", "--gemm-gradient-accumulation-fusion"} & set(found.unused)
+
+
+def test_in_fp16_nothing_is_added_up_by_products_on_ascend() -> None:
+    step = STEP.replace("--bf16", "--fp16")
+    found = imported(torchrun(f"{MOE} {ON_ASCEND} {GROUPED} {step}"), chip="ascend_910b")
+    assert "gradient_accumulation_fusion" not in found.spec["training"]
+
+
+FUSED = "--use-fused-swiglu --use-fused-rotary-pos-emb --use-fused-rmsnorm "
+LEFT = "--no-bias-swiglu-fusion --no-bias-dropout-fusion "
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fused", "told"),
+    [
+        (LLAMA, None, None),
+        (LLAMA + LEFT, None, "--no-bias-swiglu-fusion, --no-bias-dropout-fusion"),
+        (LLAMA + LEFT + "--no-rope-fusion", False, None),
+        (LLAMA + ASCEND, False, None),
+        (LLAMA + ASCEND + FUSED, None, None),
+        (LLAMA + ASCEND + "--use-fused-swiglu --use-fused-rotary-pos-emb", None, "--use-fused-rmsnorm"),
+        (LLAMA + ASCEND + FUSED.replace("rms", "no") + "--transformer-impl transformer_engine", None, None),
+    ],
+)
+def test_kernels_that_are_not_fused(arguments: str, fused: bool | None, told: str | None) -> None:
+    """A fifth of MindSpeed-LLM's scripts (c77308a1) leave some or all of them apart."""
+    found = imported(torchrun(f"{arguments} {STEP}"), chip="ascend_910b" if ASCEND in arguments else "h100")
+    assert found.spec["training"].get("fused_kernels") == fused
+    notes = [note for note in found.notes if note.startswith("not fused in the script")]
+    assert [told in note for note in notes if told] == [True] * bool(told)
+    assert bool(notes) == bool(told)
+
+
 @pytest.mark.parametrize(
     ("more", "dispatcher"),
     [
