@@ -190,7 +190,7 @@ def _not_trained(what: str, profile: Framework, spec: Spec, model: Architecture 
         yield trouble("precision", later("{whose} does not train in it", whose=whose), ", ".join(profile.precisions))
     if training.optimizer not in profile.optimizers:
         yield trouble("optimizer", later("{whose} does not have it", whose=whose), ", ".join(profile.optimizers))
-    for name, allowed in _not_told(profile, training):
+    for name, allowed in _without_setting(profile, training):
         yield trouble(name, later("{whose} has no setting for it", whose=whose), allowed)
     for name, allowed in profile.lacks(adapters_asked(training, model), training.packs).items():
         path: KeyPath = ("training", name)
@@ -219,7 +219,7 @@ def _not_trained(what: str, profile: Framework, spec: Spec, model: Architecture 
         yield from _untrained(whose, profile, model)
 
 
-def _not_told(profile: Framework, training: Training) -> Iterator[tuple[str, str]]:
+def _without_setting(profile: Framework, training: Training) -> Iterator[tuple[str, str]]:
     """Fields of training with a value that the framework cannot be told, and those that it can."""
     choices = {"moe_dispatcher": profile.moe_dispatchers, "gradient_accumulation_fusion": profile.gradient_fusions}
     for name, values in choices.items():

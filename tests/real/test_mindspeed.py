@@ -43,6 +43,15 @@ OF_ITS_OWN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"model": EXPERTS, "training": {"moe_zero_memory": "level1"}},
         {"moe_zero_memory": "level1", "moe_alltoall_overlap_comm": True, "expert_model_parallel_size": 4},
     ),
+    "sums of experts' gradients": (
+        {"model": EXPERTS, "training": {"gradient_accumulation_fusion": "experts", "moe_dispatcher": "allgather"}},
+        {
+            "gradient_accumulation_fusion": False,
+            "gemm_gradient_accumulation_fusion": True,
+            "moe_token_dispatcher_type": "allgather",
+            "expert_model_parallel_size": 4,
+        },
+    ),
     "adapters": (
         {"training": {"lora": {"rank": 16, "targets": "attention"}}},
         {"lora_r": 16, "lora_alpha": 32, "lora_target_modules": ["linear_qkv", "linear_proj"]},

@@ -35,11 +35,9 @@ from cpsolver.doors.importing.started import started_script
 from cpsolver.doors.importing.swift_command import read_swift
 from cpsolver.doors.importing.torchtitan_registry import is_registry, read_registry
 from cpsolver.doors.importing.training import (
-    MINDSPEED,
     adapter_fields,
     capacity_notes,
     gathered_tokens,
-    gradient_fusion,
     training_fields,
 )
 from cpsolver.doors.importing.variables import MARKS, ShellVariables
@@ -314,8 +312,7 @@ def _imported(name: str, said: _Training, options: ImportOptions) -> Imported:
         gathered, told_of_tokens = gathered_tokens(arguments, plan.strategy, by_megatron)
         section, notes = section | gathered, notes + told_of_tokens
     if as_arguments and model is not None:
-        fused, told_of_kernels = kernel_fields(arguments, model, framework.stack in MINDSPEED)
-        fused |= gradient_fusion(arguments, options.stack or framework.stack, model.moe is not None)
+        fused, told_of_kernels = kernel_fields(arguments, model, options.stack or framework.stack)
         section, notes = section | fused, notes + told_of_kernels
     spec = {"model": written, "cluster": cluster, "training": section, **_profiles(options, framework)}
     spec |= _searched(plan)

@@ -13,7 +13,6 @@ from cpsolver.doors.importing.deepspeed_file import WEIGHTS_AWAY
 from cpsolver.doors.importing.degrees import own_experts
 from cpsolver.inputs.language import later, say
 from cpsolver.plans.strategy import Strategy
-from cpsolver.profiles.stack import load_stack
 from cpsolver.profiles.switches import MuonTpMode
 from cpsolver.profiles.techniques import techniques
 from cpsolver.spec.training import OFFLOAD_MODULES
@@ -30,8 +29,6 @@ _PARTITIONED = ("deepspeed", "deepspeed-activation-checkpointing", "partition-ac
 """The same in Megatron-DeepSpeed, whose megatron/initialize.py asks for all of them (bigscience-workshop 8387ae1)."""
 _ON_HOST = ("deepspeed", "deepspeed-activation-checkpointing", "checkpoint-in-cpu")
 """What has inputs of recomputed layers wait on the host: the same file."""
-MINDSPEED = ("mindspeed", "mindspeed-2024")
-"""Stacks of MindSpeed, whose sums are apart."""
 _LORA_RANK = 16
 """Of --lora-r, which MindSpeed-LLM c77308a1 has as its default (features_manager/finetune/lora.py)."""
 _SELECTED = ("fused_adamw", "fused_torch_adamw", "adamw")
@@ -130,23 +127,6 @@ def gathered_tokens(arguments: Arguments, plan: Strategy | None, usual: bool) ->
         "sends it to those alone that have its experts"
     )
     return {"moe_dispatcher": "allgather"}, [say(note)]
-
-
-def gradient_fusion(arguments: Arguments, stack: str, experts: bool) -> dict[str, Any]:
-    """`gradient_accumulation_fusion` where a script has it otherwise than its stack; `experts`: the model has some.
-
-    On Ascend products of experts have a flag of their own, and in fp16 nothing is fused (MindSpeed 028de58,
-    features_manager/moe/gmm.py, arguments.py).
-    """
-    none = arguments.has("no-gradient-accumulation-fusion")
-    grouped = arguments.has("gemm-gradient-accumulation-fusion") and experts
-    usual, fused = load_stack(stack).gradient_sum_bytes, "dense" if experts else "all"
-    if stack in MINDSPEED:
-        fused = "all" if grouped else fused
-        none = none or arguments.has("fp16")
-        found = ("experts" if grouped and not arguments.has("fp16") else "none") if none else fused
-        return {} if found == "none" else {"gradient_accumulation_fusion": found}
-    return {"gradient_accumulation_fusion": "none"} if none and not usual else {}
 
 
 def _narrow(arguments: Arguments, precision: str) -> dict[str, Any]:

@@ -88,6 +88,13 @@ def test_products_that_add_gradients_up_are_told(target: str, fusion: str | None
     assert {name for name in found if name.endswith("-gradient-accumulation-fusion")} == flags
 
 
+def test_mindspeed_adds_gradients_up_apart_as_its_stack_does() -> None:
+    problem = with_stack(model_of("mixtral-8x7b"), gradient_sum_bytes=10.0)
+    found = options(exporter("mindspeed-llm")(problem, strategy_of("x:32", dp=4, ep=4)))
+    assert "--no-gradient-accumulation-fusion" in found
+    assert "--gemm-gradient-accumulation-fusion" not in found
+
+
 def test_mindspeed_counts_dense_layers_and_shared_experts() -> None:
     found = told("deepseek-v3-671b", "mindspeed-llm", ep=4)
     assert (found["--first-k-dense-replace"], found["--moe-layer-freq"]) == (("3",), ("1",))
