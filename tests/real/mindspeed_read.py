@@ -35,6 +35,7 @@ READ = (
         "hc_mult",
         "o_groups",
     ),
+    *("gradient_accumulation_fusion", "gemm_gradient_accumulation_fusion", "moe_token_dispatcher_type"),
     *("enable_dsa_indexer", "enable_mla_absorb", "index_topk", "n_hash_layers", "mtp_num_layers"),
     *("moe_zero_memory", "moe_alltoall_overlap_comm", "moe_fb_overlap", "lora_r", "lora_alpha", "lora_target_modules"),
 )
