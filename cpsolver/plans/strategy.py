@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from itertools import groupby
 from typing import Literal, get_args
 
@@ -242,7 +243,7 @@ class Strategy:
         """Chip name of every stage."""
         return tuple(group.chip for group in self.groups for _ in group.layers)
 
-    @property
+    @cached_property
     def layers(self) -> tuple[int, ...]:
         """Layers of every stage."""
         return tuple(count for group in self.groups for count in group.layers)
@@ -274,7 +275,7 @@ class Strategy:
         """DeepSpeed's name for what is sharded: 0 nothing, 1 optimizer states, 2 gradients too, 3 parameters too."""
         return 1 + SHARDED.index(self.sharded) if self.distributed_optimizer else 0
 
-    @property
+    @cached_property
     def slots(self) -> tuple[int, int]:
         """Layers in whose place interleaving puts the embedding in the first chunk of all, 0 or 1, and the head, with
         any multi-token prediction, in the last, from 0 to vpp - 1.
