@@ -23,11 +23,7 @@ _BATCHES = (("train_batch_size", "global-batch-size"), ("train_micro_batch_size_
 
 def notes_of_fields(data: Mapping[str, Any], file: str, arguments: Arguments) -> list[str]:
     """A note for each field that is on, and for each batch that is not the arguments'."""
-    told = [
-        say("{file}: {field} is not in the plan: {what}", file=file, field=field, what=say(what))
-        for field, what in _fields().items()
-        if _says(data, field)
-    ]
+    told = fields_on(data, file)
     for field, name in _BATCHES:
         number, given = data.get(field), arguments.given.get(name, ("",))[-1:]
         if isinstance(number, int) and given and given[0].isdigit() and int(given[0]) != number:
@@ -42,6 +38,15 @@ def notes_of_fields(data: Mapping[str, Any], file: str, arguments: Arguments) ->
                 )
             )
     return told
+
+
+def fields_on(data: Mapping[str, Any], file: str) -> list[str]:
+    """A note for each field that is on."""
+    return [
+        say("{file}: {field} is not in the plan: {what}", file=file, field=field, what=say(what))
+        for field, what in _fields().items()
+        if _says(data, field)
+    ]
 
 
 @cache
