@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from cpsolver.doors.importing.imported import ImportOptions, import_source
 from cpsolver.doors.importing.scope import OutOfScopeError
+from cpsolver.inputs.errors import InputError
 from tests.support.command import in_tmp, write  # noqa: F401
 from tests.support.scripts import LLAMA, STEP, imported, torchrun
 
@@ -63,6 +65,22 @@ def test_positions_that_start_anew_are_documents_apart_in_mindspeed_llm_until_20
     assert not any(
         "documents attend" in note for note in imported(torchrun(f"{LLAMA}{STEP}--reset-position-ids")).notes
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("algorithm:\n  adv_estimator: grpo\nactor_rollout_ref:\n  model: {path: a}\n", "reinforcement"),
+        ("megatron_training:\n  stage: ray_grpo\nactor_config:\n  micro_batch_size: 4\n", "reinforcement"),
+        ("model_name_or_path: a\nstage: sft\nfinetuning_type: full\n", "a configuration of LLaMA-Factory"),
+        ("base_model: a\nsequence_len: 4096\nmicro_batch_size: 2\n", "a configuration of Axolotl"),
+        ("max_seq_len: 2048\nmodel:\n  name: mpt_causal_lm\nfsdp_config:\n  a: b\n", "a configuration of LLM Foundry"),
+    ],
+)
+def test_files_of_other_trainers_are_named(text: str, said: str) -> None:
+    write("file.yaml", text)
+    with pytest.raises(InputError, match=said):
+        import_source("file.yaml", ImportOptions("h100"))
 
 
 FILE = '{"zero_optimization": {"stage": 1%s}%s}'
