@@ -97,7 +97,10 @@ def _said(arguments: Arguments, named: str | None, text: str) -> dict[str, Any] 
         data = json.loads(filled)
     except (ValueError, RecursionError):
         return None
-    return data if isinstance(data, dict) else None
+    zero = data.get("zero_optimization", {}) if isinstance(data, dict) else None
+    if not isinstance(zero, dict) or (stage := str(zero.get("stage", 0))) not in map(str, _STAGES):
+        return None
+    return {**data, "zero_optimization": {**zero, "stage": int(stage)}}
 
 
 def _file_name(arguments: Arguments, named: str | None) -> str:

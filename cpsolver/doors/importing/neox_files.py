@@ -11,6 +11,7 @@ a width that is given as it stands: MeridianResearch/geodesic-gpt-neox c43cf19 (
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from cpsolver.doors.importing.command import TrainingDevices
@@ -54,7 +55,7 @@ def read_neox(name: str, data: dict[str, Any]) -> Reading:
     elif (world := fields.number("global_num_gpus")) is not None:
         launched = TrainingDevices(world, None)
     hint = fields.text("tokenizer_type") or ""
-    notes = (*notes, *_beside(fields), *fields_on(fields.data, name))
+    notes = (*notes, *_beside(fields), *fields_on(fields.data, Path(name).name))
     fields.close()
     kind = later("configuration of GPT-NeoX")
     unread = fields.unread()

@@ -38,10 +38,11 @@ def test_what_no_plan_holds_is_told(arguments: str, told: str | None) -> None:
 
 
 def test_gradients_in_fp32_beside_fp16_are_told() -> None:
-    """Megatron-LM's default of fp16 is gradients in fp16, which the stacks have."""
+    """Megatron-LM's default of fp16 is gradients in fp16, which the stacks have; DeepSpeed's engine has its own."""
     half = torchrun(f"{LLAMA}{STEP}--accumulate-allreduce-grads-in-fp32").replace("--bf16", "--fp16")
     assert any("gradients summed in fp32 beside fp16" in note for note in imported(half).notes)
-    assert not any("beside fp16" in note for note in imported(half.replace("--fp16", "--bf16")).notes)
+    for other in ("--bf16", "--fp16 --deepspeed"):
+        assert not any("beside fp16" in note for note in imported(half.replace("--fp16", other)).notes)
 
 
 @pytest.mark.parametrize(
@@ -125,3 +126,12 @@ def test_the_file_that_a_script_writes_counts_before_the_one_that_stands_there()
         assert found.spec["training"].get("optimizer_offload") == (1.0 if known else None)
         assert any("script writes: amp is not in the plan" in note for note in found.notes) == known
         assert any("train_batch_size 7, where" in note for note in found.notes) == known
+
+
+@pytest.mark.parametrize(("stage", "sharded"), [('"1"', "optimizer"), ("3", "parameters"), ('"auto"', "gradients")])
+def test_the_stage_of_a_file_that_a_script_writes(stage: str, sharded: str) -> None:
+    """One that is no number leaves the arguments' own."""
+    text = f'cat <<EOT > ds.json\n{{"zero_optimization": {{"stage": {stage}}}}}\nEOT\n'
+    found = imported(text + torchrun(f"{LLAMA}{STEP}--deepspeed --zero-stage 2 --deepspeed_config ds.json"))
+    assert found.strategy is not None
+    assert found.strategy.sharded == sharded
