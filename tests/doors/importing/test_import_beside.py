@@ -135,3 +135,21 @@ def test_the_stage_of_a_file_that_a_script_writes(stage: str, sharded: str) -> N
     found = imported(text + torchrun(f"{LLAMA}{STEP}--deepspeed --zero-stage 2 --deepspeed_config ds.json"))
     assert found.strategy is not None
     assert found.strategy.sharded == sharded
+
+
+@pytest.mark.parametrize(
+    ("argument", "told"),
+    [
+        ("train-experts-alone", True),
+        ("use-fused-moe-gate", True),
+        ("load-lora-from", False),
+        ("train-from-scratch", False),
+        ("rope-attention-scale", False),
+        ("moe-router-fusion", False),
+    ],
+)
+def test_a_name_that_is_not_known_is_told_by_a_word_that_matters_behind_a_harmless_start(
+    argument: str, told: bool
+) -> None:
+    notes = imported(torchrun(f"{LLAMA}{STEP}--{argument}")).notes
+    assert any(f"--{argument}: not known here" in note for note in notes) == told
