@@ -201,9 +201,11 @@ class Arguments:
         return [written for written in self.unknown if written.removeprefix("--") not in self._looked_up]
 
     def suspect(self) -> list[str]:
-        """Of these the ones that may change the plan: no word of the name says that it is about something else."""
-        told = [written for written in self.unread() if not _is_harmless(written[2:])]
-        return [written for written in told if by_name([written]) or not _is_aside(written)]
+        """Of these the ones that may change the plan: no word of the name says that it is about something else.
+
+        A start that is harmless in names that are known counts where no word says that the name matters.
+        """
+        return [written for written in self.unread() if _is_suspect(written)]
 
     def unused(self) -> tuple[str, ...]:
         """Arguments that the frameworks know, that the import does not read, and that are not harmless."""
@@ -222,6 +224,15 @@ _MATTERS = re.compile(
 def by_name(names: Iterable[str]) -> list[str]:
     """Of arguments or fields those whose names say that they may change the plan."""
     return [name for name in names if _MATTERS.search(name)]
+
+
+def _is_suspect(written: str) -> bool:
+    """Whether a name that no framework here has may change the plan."""
+    name = written.removeprefix("--").lower()
+    starts = [start for start in table()["harmless"] if name.startswith(start)]
+    if starts:
+        return bool(by_name([name[max(map(len, starts)) :]])) and not _is_aside(written)
+    return bool(by_name([name])) or not _is_aside(written)
 
 
 def _misspells(written: str, name: str) -> bool:

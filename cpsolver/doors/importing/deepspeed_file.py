@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from cpsolver.doors.importing.arguments import Arguments
+from cpsolver.doors.importing.deepspeed_fields import notes_of_fields
 from cpsolver.inputs.document import read_text
 from cpsolver.inputs.errors import InputError, Trouble
-from cpsolver.inputs.language import say
+from cpsolver.inputs.language import later, say
 
 _OPTIONS = ("deepspeed_config", "deepspeed-config")
 _MOST_LETTERS = 1_000_000
@@ -27,6 +28,9 @@ _OTHER = {"fp16": "bf16", "bf16": "fp16"}
 _OFFLOADED = ("optimizer", "param")
 WEIGHTS_AWAY = "offload_param"
 """What the arguments have where a file with stage 3 has sharded weights wait on the host; no parser's own name."""
+_UNREAD = later(
+    "DeepSpeed's own file is not read: what it says of lengths, precision, the host or compression is not in the plan"
+)
 _WORD = r"(\$\{\w+\}|\$?\w+)"
 _STAGE = re.compile(rf'"zero_optimization"\s*:\s*\{{[^{{}}]*?"stage"\s*:\s*"?{_WORD}"?')
 _OFFLOAD = re.compile(rf'"offload_(optimizer|param)"\s*:\s*\{{[^{{}}]*?"device"\s*:\s*"{_WORD}"')
@@ -47,26 +51,74 @@ def add_deepspeed(arguments: Arguments, script: str, text: str = "") -> list[str
     if not {"deepspeed", *_OPTIONS} & arguments.given.keys():
         return []
     named = next((arguments.given[name][-1] for name in _OPTIONS if arguments.given.get(name)), None)
+    plain = _COMMENT.sub("", text)
     file = None if named is None else beside(script, named)
-    if file is None:
-        return _written(arguments, _own_text(arguments, named, _COMMENT.sub("", text)))
-    zero, half = _zero(file)
+    if (said := _said(arguments, named, plain)) is not None:
+        return _read(arguments, said, say("the file of DeepSpeed that the script writes"))
+    if file is None or _is_written(arguments, named, plain):
+        return _written(arguments, _own_text(arguments, named, plain), named)
+    return _read(arguments, _content(file), _name_of(script, named or "", file), str(file))
+
+
+def _read(arguments: Arguments, data: dict[str, Any], called: str, file: str | None = None) -> list[str]:
+    """As add_deepspeed, of a file's fields. `called`: what notes call it; `file`: where it stands, for errors."""
+    zero, half = _zero(data, file or called)
     stage = zero.get("stage", 0)
     if stage not in _STAGES or isinstance(stage, bool):
         raise InputError(
-            Trouble("zero_optimization.stage", "is not one of the choices", stage, "0, 1, 2, 3", file=str(file))
+            Trouble("zero_optimization.stage", "is not one of the choices", stage, "0, 1, 2, 3", file=file or called)
         )
-    text = say("{file}: ZeRO stage {stage}", file=_name_of(script, named or "", file), stage=stage)
+    text = say("{file}: ZeRO stage {stage}", file=called, stage=stage)
     offload = zero.get("offload_optimizer")
     if zero.get("cpu_offload") is True or (isinstance(offload, dict) and offload.get("device") == "cpu"):
         arguments.given.setdefault("optimizer-cpu-offload", ())
     weights = zero.get("offload_param")
     device = weights.get("device", "none") if isinstance(weights, dict) else "none" if not weights else "cpu"
-    told = [_taken(arguments, str(stage), text, str(device))]
+    told = [_taken(arguments, str(stage), text, str(device)), *notes_of_fields(data, called, arguments)]
     if half is not None and {"fp16", "bf16"} & arguments.given.keys() == {_OTHER[half]}:
         arguments.given[half] = arguments.given.pop(_OTHER[half])
-        told.append(say("{file}: {half}, whatever --{given} says", file=file.name, half=half, given=_OTHER[half]))
+        told.append(say("{file}: {half}, whatever --{given} says", file=called, half=half, given=_OTHER[half]))
     return told
+
+
+def _is_written(arguments: Arguments, named: str | None, text: str) -> bool:
+    """Whether the script itself writes the file that it names, whatever stands there before."""
+    return any(target == _file_name(arguments, named) for target, _ in _here_documents(arguments, text))
+
+
+def _said(arguments: Arguments, named: str | None, text: str) -> dict[str, Any] | None:
+    """The fields of the one here-document that a script writes to the file that it names; None where they are not
+    known, as the script's variables are not, or it writes that file more than once."""
+    mine = [lines for target, lines in _here_documents(arguments, text) if target == _file_name(arguments, named)]
+    if len(mine) != 1:
+        return None
+    filled = _NAMED.sub(lambda each: _value(each[0], arguments) or each[0], "\n".join(mine[0]))
+    try:
+        data = json.loads(filled)
+    except (ValueError, RecursionError):
+        return None
+    zero = data.get("zero_optimization", {}) if isinstance(data, dict) else None
+    if not isinstance(zero, dict) or (stage := str(zero.get("stage", 0))) not in map(str, _STAGES):
+        return None
+    return {**data, "zero_optimization": {**zero, "stage": int(stage)}}
+
+
+def _file_name(arguments: Arguments, named: str | None) -> str:
+    """The last part of the name that a script has for its file; empty where that is not known."""
+    return "" if named is None or arguments.variables.unclear_in(named) else Path(named).name
+
+
+def _here_documents(arguments: Arguments, text: str) -> Iterator[tuple[str | None, list[str]]]:
+    """The lines of each here-document that is written to a file, with that file's name."""
+    mark, target, lines = "", None, list[str]()
+    for line in text.splitlines():
+        if not mark and (found := _HERE.search(line)):
+            mark, target, lines = found[1] or found[4], _target(found[2] or found[3], arguments), []
+        elif mark and line.strip() == mark:
+            yield target, lines
+            mark = ""
+        elif mark:
+            lines.append(line)
 
 
 def _own_text(arguments: Arguments, named: str | None, text: str) -> str:
@@ -91,7 +143,7 @@ def _target(written: str, arguments: Arguments) -> str | None:
     return None if "$" in shown or arguments.variables.unclear_in(shown) else Path(shown).name
 
 
-def _written(arguments: Arguments, text: str) -> list[str]:
+def _written(arguments: Arguments, text: str, named: str | None) -> list[str]:
     """As add_deepspeed, of the one file with a ZeRO stage that the script itself writes."""
     stages = {_value(found[1], arguments) for found in _STAGE.finditer(text)}
     stage = next(iter(stages)) if len(stages) == 1 else ""
@@ -103,7 +155,7 @@ def _written(arguments: Arguments, text: str) -> list[str]:
     if optimizer:
         arguments.given.setdefault("optimizer-cpu-offload", ())
     if not known:
-        return []
+        return [] if named is None else [say(_UNREAD)]
     told = say("the file of DeepSpeed that the script writes: ZeRO stage {stage}", stage=stage)
     return [_taken(arguments, stage, told, "cpu" if away else "none")]
 
@@ -156,16 +208,23 @@ def _name_of(script: str, named: str, file: Path) -> str:
     return file.name if file == Path(script).parent / named else f"{named} -> {file}"
 
 
-def _zero(file: Path) -> tuple[dict[str, Any], str | None]:
-    """The section of ZeRO, and the one type of 16 bits that the file has its engine compute in."""
+def _content(file: Path) -> dict[str, Any]:
+    """A file's fields. Raises InputError where it is no configuration."""
     _, text = read_text(file)
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(Trouble("", say("is not JSON: {error}", error=error), file=str(file))) from None
-    zero = data.get("zero_optimization", {}) if isinstance(data, dict) else None
+    if not isinstance(data, dict):
+        raise InputError(Trouble("zero_optimization", "must hold fields", None, file=str(file)))
+    return data
+
+
+def _zero(data: dict[str, Any], file: str) -> tuple[dict[str, Any], str | None]:
+    """The section of ZeRO, and the one type of 16 bits that the file has its engine compute in."""
+    zero = data.get("zero_optimization", {})
     if not isinstance(zero, dict):
-        raise InputError(Trouble("zero_optimization", "must hold fields", zero, file=str(file)))
+        raise InputError(Trouble("zero_optimization", "must hold fields", zero, file=file))
     on = [half for half in _OTHER if isinstance(data.get(half), dict) and data[half].get("enabled") is True]
     return zero, on[0] if len(on) == 1 else None
 

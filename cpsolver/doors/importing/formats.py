@@ -16,6 +16,7 @@ from cpsolver.doors.importing.neox_files import read_neox
 from cpsolver.doors.importing.paddle_files import read_paddle
 from cpsolver.doors.importing.primus_files import read_primus
 from cpsolver.doors.importing.reading import Reading
+from cpsolver.doors.importing.scope import OutOfScopeError
 from cpsolver.doors.importing.torchtitan_files import read_torchtitan, toml
 from cpsolver.inputs.document import parse_yaml
 from cpsolver.inputs.errors import InputError, Trouble
@@ -64,6 +65,18 @@ _FORMATS: tuple[tuple[tuple[re.Pattern[str], ...], Reader], ...] = (
 """What a file of each format has, all of it, and its reader."""
 _SPEC = (_top("model"), _top("cluster"), _top("training"))
 _LAUNCHER = (_top("stages"), _top("training_config", "launcher_scripts_path"))
+_REINFORCED = (
+    (_top("actor_rollout_ref"),),
+    (re.compile(r"^ *adv(?:antage)?_estimator\s*:", re.MULTILINE),),
+    (_top("megatron_training"),),
+)
+"""What files of verl (BrianPei/FlagScale f0dd97cc, examples/qwen3/conf/rl) and of MindSpeed-RL 05a90d77 have."""
+_ELSEWHERE = (
+    ("LLaMA-Factory", (_top("model_name_or_path"), _top("finetuning_type"))),
+    ("Axolotl", (_top("base_model"), _top("datasets", "sequence_len"))),
+    ("LLM Foundry", (_top("fsdp_config"), _top("max_seq_len", "variables"))),
+)
+"""Trainers of transformers' or of their own models, and what their files have."""
 _DEEPSPEED = ("train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization")
 
 
@@ -103,6 +116,15 @@ def _refused(text: str) -> Callable[[str, str], Reading] | None:
             say("is DeepSpeed's configuration, which names no model"),
             say("the script that gives it as --deepspeed_config"),
         )
+    elif any(all(mark.search(text) for mark in marks) for marks in _REINFORCED):
+        return _reinforced
+    else:
+        for framework, marks in _ELSEWHERE:
+            if all(mark.search(text) for mark in marks):
+                message = (
+                    say("is a configuration of {framework}, which is not read", framework=framework),
+                    say("the config.json of its model"),
+                )
     if message is None:
         return None
     said, allowed = message
@@ -111,6 +133,12 @@ def _refused(text: str) -> Callable[[str, str], Reading] | None:
         raise InputError(Trouble("", said, allowed=allowed, file=name))
 
     return refuse
+
+
+def _reinforced(name: str, _text: str) -> Reading:
+    what = say("reinforcement, preferences or distillation, with more than one model")
+    told = say("is {what}: only the training of a decoder is planned", what=what)
+    raise OutOfScopeError(Trouble("", told, allowed=say("pretraining or tuning of a decoder"), file=name))
 
 
 def _is_deepspeed(text: str) -> bool:

@@ -106,4 +106,12 @@ def overlap_notes(arguments: Arguments, framework: FrameworkGuess) -> list[str]:
         texts.append(
             say("--reset-attention-mask: in MindSpeed documents attend to themselves; attention is predicted too long")
         )
+    # MindSpeed-LLM 0034694 of May 2025, tasks/posttrain/sft/sft_trainer.py; ModelLink f364fa2a, pretrain_gpt.py
+    elif "reset-position-ids" in arguments.given:
+        texts.append(
+            say(
+                "--reset-position-ids: in MindSpeed-LLM until 2025 documents attend to themselves; attention is "
+                "predicted too long"
+            )
+        )
     return texts

@@ -49,6 +49,7 @@ def read_mindformers(name: str, data: dict[str, Any]) -> Reading:
     core = is_core(data, config)
     more = {key: value for part in ("runner_config", "parallel") for key, value in _section(data, part).items()}
     own = {"micro_batch_interleave_num": data.get("micro_batch_interleave_num"),
+           "batch_size": _section(data, "runner_config").get("batch_size"),
            "arch": _section(_section(data, "model"), "arch").get("type")}  # fmt: skip
     fields = Fields({**more, **parallel, **config, **own}, name, "mindformers_core" if core else "mindformers")
     fields.refuse()
@@ -79,6 +80,7 @@ def read_mindformers(name: str, data: dict[str, Any]) -> Reading:
         TrainingDevices(world, None),
         model=model,
         refusals=(*refusals, *more_refusals, *_no_words(fields, data)),
+        notes=() if core else tuple(_whole_ends(fields, degrees)),
         unread=fields.unread(),
     )
 
@@ -90,6 +92,18 @@ def _llama(fields: Fields, data: Mapping[str, Any]) -> tuple[str, ...]:
     fields.choice("type", _TYPES, "LlamaConfig")
     positions = fields.choice("arch", _POSITIONS, "LlamaForCausalLM")
     return (*_FIXED, *as_tokens("position-embedding-type", positions), *_model(fields))
+
+
+def _whole_ends(fields: Fields, degrees: Mapping[str, int]) -> Iterator[str]:
+    """The note on `vocab_emb_dp`, true by default, but false in a pipeline.
+
+    mindformers 167a50de: models/llama/llama.py, core/parallel_config.py, modules/transformer/transformer.py.
+    """
+    if fields.flag("vocab_emb_dp", True) and degrees["model_parallel"] > 1 and degrees["pipeline_stage"] == 1:
+        yield say(
+            "vocab_emb_dp: the embedding and the head are whole on each rank of tensor parallelism; memory is "
+            "predicted too low, time too short"
+        )
 
 
 def _core(fields: Fields, data: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -199,7 +213,10 @@ def _context(fields: Fields, cp: int) -> Iterator[str]:
 
 
 def _batch(fields: Fields, degrees: Mapping[str, int]) -> Iterator[str]:
-    """Sequences of a microbatch and of a step: microbatches count under a pipeline alone, else accumulation does."""
+    """Sequences of a microbatch and of a step: microbatches count under a pipeline alone, else accumulation does.
+
+    `batch_size` is the runner's (base_trainer.py); the model's own of that name is for predictions.
+    """
     copies = fields.number("micro_batch_interleave_num", 1) or 1
     mbs = (fields.number("batch_size", 1) or 1) * copies
     rounds = fields.number("micro_batch_num", 1) or 1

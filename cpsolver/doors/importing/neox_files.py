@@ -10,9 +10,12 @@ a width that is given as it stands: MeridianResearch/geodesic-gpt-neox c43cf19 (
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from cpsolver.doors.importing.command import TrainingDevices
+from cpsolver.doors.importing.deepspeed_fields import fields_on
 from cpsolver.doors.importing.framework import FrameworkGuess
 from cpsolver.doors.importing.reading import Fields, Reading, as_tokens
 from cpsolver.inputs.language import later, say
@@ -52,10 +55,27 @@ def read_neox(name: str, data: dict[str, Any]) -> Reading:
     elif (world := fields.number("global_num_gpus")) is not None:
         launched = TrainingDevices(world, None)
     hint = fields.text("tokenizer_type") or ""
+    notes = (*notes, *_beside(fields), *fields_on(fields.data, Path(name).name))
     fields.close()
     kind = later("configuration of GPT-NeoX")
     unread = fields.unread()
     return Reading(kind, tuple(tokens), _FRAMEWORK, launched, model=model, notes=notes, unread=unread, hint=hint)
+
+
+def _beside(fields: Fields) -> Iterator[str]:
+    """What the plan does not hold of a split layer.
+
+    gpt-neox ea7aefd: megatron/model/transformer.py, megatron/mpu/mappings.py.
+    """
+    if (fields.number("model_parallel_size", 1) or 1) == 1:
+        return
+    if fields.flag("gpt_j_residual"):
+        yield say(
+            "gpt_j_residual: attention and feed-forward block of a layer share one exchange of tensor parallelism; "
+            "time is predicted too long"
+        )
+    if fields.flag("fp32_allreduce"):
+        yield say("fp32_allreduce: exchanges of tensor parallelism in fp32; time is predicted too short")
 
 
 def _model(fields: Fields) -> dict[str, Any]:

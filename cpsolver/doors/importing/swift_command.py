@@ -48,7 +48,7 @@ def read_swift(
     adapters, refusals = _adapters(fields, model)
     tokens = [token for argument, value in size_arguments(model).items() for token in as_tokens(argument, value)]
     tokens += [*fields.mapped(), *_defaults(fields, "moe" in model), *_states(fields)]
-    notes = [] if fields.flag("packing") else [_PADDED]
+    notes = [_packed() if fields.flag("packing") else _PADDED]
     if "model" not in data:
         notes.append(say("no --model: taken as its checkpoint's folder is named, {name}", name=_saved(fields)))
     if (encoded := _encoder(data)) and not fields.flag("language_model_only"):
@@ -73,10 +73,17 @@ _OTHER_SHARES = later(
     "adapters are counted as Megatron-Bridge splits them over tensor-parallel ranks; ms-swift has half of each whole"
 )
 _PADDED = later("without --packing: sequences as long as their data; they are taken as long as --max_length here")
+_APART = later("several sequences in a window, each attending to itself; attention is predicted too long")
 _UNCOUNTED = later(
     "{names}: the model has an encoder of images beside its decoder, which is not counted; memory is predicted too "
     "low, time too short"
 )
+
+
+def _packed() -> str:
+    """The note on packed sequences: --packing sets padding_free, by which batches have `packed_seq_params` (ms-swift
+    3602360a5, megatron/arguments/megatron_base_args.py, megatron/trainers/base.py)."""
+    return say("{names} is not in the plan: {what}", names="--packing", what=say(_APART))
 
 
 def _encoder(data: Mapping[str, Any]) -> list[str]:

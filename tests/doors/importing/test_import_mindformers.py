@@ -153,3 +153,21 @@ def test_states_are_swapped_and_shared_out_by_groups(tmp_path: Path) -> None:
     other = LLAMA.replace("pipeline_stage: 1", "pipeline_stage: 2, micro_batch_num: 4")
     other = other.replace("optimizer: true", "optimizer: true, pipeline_config: {pipeline_scheduler: gpipe}")
     assert read(tmp_path, other).refusals == ("pipeline_config.pipeline_scheduler gpipe: no plan has its order",)
+
+
+def test_the_model_s_own_batch_is_for_predictions(tmp_path: Path) -> None:
+    """Liu-Yuanqiu/mindformers de3300ab, configs/llama2: `batch_size: 1 # add for increase predict`."""
+    text = LLAMA.replace("batch_size: 1", "batch_size: 6").replace(
+        "type: LlamaConfig", "type: LlamaConfig, batch_size: 1"
+    )
+    found = read(tmp_path, text)
+    assert found.strategy is not None
+    assert (found.strategy.mbs, found.spec["training"]["global_batch_size"]) == (6, 24)
+
+
+def test_ends_that_tensor_parallelism_leaves_whole_are_told(tmp_path: Path) -> None:
+    """mindspore-ai/mindformers 167a50de: vocab_emb_dp, true by default, and false wherever there is a pipeline."""
+    off = LLAMA.replace("model_parallel: 2", "model_parallel: 2, vocab_emb_dp: false")
+    staged = LLAMA.replace("pipeline_stage: 1", "pipeline_stage: 2")
+    told = [any("vocab_emb_dp" in note for note in read(tmp_path, text).notes) for text in (LLAMA, off, staged)]
+    assert told == [True, False, False]

@@ -74,3 +74,14 @@ def test_llamas_block_of_2023_has_its_own_width_and_no_biases(tmp_path: Path) ->
     given = read(tmp_path, text + '"intermediate_size": 12288\n')
     assert given.model.ffn == 12288
     assert not [note for note in given.notes if note.startswith("intermediate_size")]
+
+
+def test_what_a_split_layer_or_deepspeed_does_besides_is_told(tmp_path: Path) -> None:
+    """gpt-neox ea7aefd, megatron/model/transformer.py: one exchange for both blocks; mpu/mappings.py: in fp32."""
+    text = OLMO + '"gpt_j_residual": true\n"fp32_allreduce": true\n"curriculum_learning": {"enabled": true}\n'
+    text = text.replace('activation": swiglu', 'activation": gelu')
+    split = read(tmp_path, text.replace('"model_parallel_size": 1', '"model_parallel_size": 2')).notes
+    whole = read(tmp_path, text).notes
+    for start in ("gpt_j_residual: ", "fp32_allreduce: "):
+        assert [any(note.startswith(start) for note in notes) for notes in (split, whole)] == [True, False]
+    assert any("curriculum_learning is not in the plan" in note for note in whole)
