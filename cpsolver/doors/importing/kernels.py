@@ -13,6 +13,7 @@ from models_zoo import Architecture
 _MINDSPEED = ("mindspeed", "mindspeed-2024")
 _UNREAD = ("ascendspeed",)
 """A stack whose kernels are as its runs had them."""
+_GATES = later("gates without a kernel of their own keep the activation's result too: memory is predicted too low")
 _SWITCHED_OFF = ("no-bias-swiglu-fusion", "no-bias-gelu-fusion", "no-rope-fusion", "no-bias-dropout-fusion")
 
 
@@ -32,10 +33,11 @@ def _fused_kernels(arguments: Arguments, model: Architecture, stack: str) -> tup
     apart = [name for name, fused in known.items() if not fused]
     if not apart or stack in _UNREAD:
         return {}, []
+    notes = [say(_GATES)] if any("swiglu" in name for name in apart) else []
     if len(apart) == len(known):
-        return {"fused_kernels": False}, []
+        return {"fused_kernels": False}, notes
     message = later("not fused in the script: {names}; here all kernels are, or none, and time is predicted too short")
-    return {}, [say(message, names=", ".join(apart))]
+    return {}, [say(message, names=", ".join(apart)), *notes]
 
 
 def _on_ascend(arguments: Arguments, model: Architecture) -> Iterator[tuple[str, bool]]:

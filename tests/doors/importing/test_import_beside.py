@@ -20,7 +20,6 @@ from tests.support.scripts import LLAMA, STEP, imported, torchrun
         ("--compress-dense disable", None),
         ("--virtual-optimizer all", "on the host as far as they do not fit"),
         ("--use-deter-comp", "the same bits each time"),
-        ("--no-bias-swiglu-fusion", "gates without a kernel of their own"),
         ("--no-bias-swiglu-fusion --use-fused-swiglu", None),
         ("--enable-high-availability --use-distributed-optimizer", "two halves of the replicas"),
         ("--enable-high-availability --use-distributed-optimizer --distributed-optimizer-no-replica", None),

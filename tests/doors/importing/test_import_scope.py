@@ -284,7 +284,10 @@ def test_a_script_that_asks_for_its_environment_and_ends_without_is_read_on() ->
 @pytest.mark.parametrize(("number", "modules"), [("8", ("mlp",)), ("7", ())])
 def test_feed_forwards_are_recomputed_beside_swapped_attention(number: str, modules: tuple[str, ...]) -> None:
     """MindSpeed: the first so many of a stage's layers, which a plan says where these are all."""
-    more = f"--pipeline-model-parallel-size 4 --swap-attention --recompute-method block --recompute-num-layers {number}"
+    more = (
+        f"--pipeline-model-parallel-size 4 --swap-attention --recompute-method block --recompute-num-layers {number} "
+    )
+    more += "--use-fused-swiglu"
     text = torchrun(f"{LLAMA} {STEP} {more}")
     found = imported(text, chip="ascend_910b")
     strategy = plan(text, chip="ascend_910b")

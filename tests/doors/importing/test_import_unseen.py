@@ -325,6 +325,8 @@ def test_kernels_that_are_not_fused(arguments: str, fused: bool | None, told: st
     notes = [note for note in found.notes if note.startswith("not fused in the script")]
     assert [told in note for note in notes if told] == [True] * bool(told)
     assert bool(notes) == bool(told)
+    apart = fused is False or "swiglu" in (told or "")
+    assert any(note.startswith("gates without a kernel") for note in found.notes) == apart
 
 
 @pytest.mark.parametrize(
