@@ -173,7 +173,6 @@ CASES = (
         ep=8,
         training={"moe_dispatcher": "allgather"},
     ),
-    _case("sums apart", "llama2-7b", "x:32", tp=4, dp=2, training={"gradient_accumulation_fusion": "none"}),
     _case("graph of the iteration", "llama2-7b", "x:32", tp=4, dp=2, training={"cuda_graph": "full"}, targets=NEW),
     _case("nothing hidden", "llama2-70b", EVEN_70B, tp=4, dp=2, vpp=5, stack=_SHOWN),
     _case("bf16 gradients, precision aware", "llama2-7b", "x:32", tp=2, dp=4, stack={"gradient_reduce_bytes": 2}),
