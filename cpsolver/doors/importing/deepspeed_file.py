@@ -83,13 +83,14 @@ def _read(arguments: Arguments, data: dict[str, Any], called: str, file: str | N
 
 def _is_written(arguments: Arguments, named: str | None, text: str) -> bool:
     """Whether the script itself writes the file that it names, whatever stands there before."""
-    return any(target == _file_name(arguments, named) for target, _ in _here_documents(arguments, text))
+    return any(target == _file_name(arguments, named) for target, *_ in _here_documents(arguments, text))
 
 
 def _said(arguments: Arguments, named: str | None, text: str) -> dict[str, Any] | None:
     """The fields of the one here-document that a script writes to the file that it names; None where they are not
     known, as the script's variables are not, or it writes that file more than once."""
-    mine = [lines for target, lines in _here_documents(arguments, text) if target == _file_name(arguments, named)]
+    name, lines = _file_name(arguments, named), text.splitlines()
+    mine = [lines[begin + 1 : end] for target, begin, end in _here_documents(arguments, text) if target == name]
     if len(mine) != 1:
         return None
     filled = _NAMED.sub(lambda each: _value(each[0], arguments) or each[0], "\n".join(mine[0]))
@@ -103,38 +104,36 @@ def _said(arguments: Arguments, named: str | None, text: str) -> dict[str, Any] 
     return {**data, "zero_optimization": {**zero, "stage": int(stage)}}
 
 
-def _file_name(arguments: Arguments, named: str | None) -> str:
-    """The last part of the name that a script has for its file; empty where that is not known."""
-    return "" if named is None or arguments.variables.unclear_in(named) else Path(named).name
-
-
-def _here_documents(arguments: Arguments, text: str) -> Iterator[tuple[str | None, list[str]]]:
-    """The lines of each here-document that is written to a file, with that file's name."""
-    mark, target, lines = "", None, list[str]()
-    for line in text.splitlines():
-        if not mark and (found := _HERE.search(line)):
-            mark, target, lines = found[1] or found[4], _target(found[2] or found[3], arguments), []
-        elif mark and line.strip() == mark:
-            yield target, lines
-            mark = ""
-        elif mark:
-            lines.append(line)
-
-
 def _own_text(arguments: Arguments, named: str | None, text: str) -> str:
     """The script's text without the here-documents that it writes to other files than the one that is named."""
-    if named is None or arguments.variables.unclear_in(named):
+    if not (name := _file_name(arguments, named)):
         return text
-    wanted = Path(arguments.variables.shown(named)).name
-    kept, mark, other = [], "", False
-    for line in text.splitlines():
+    lines = text.splitlines()
+    for target, begin, end in reversed(list(_here_documents(arguments, text))):
+        if target not in (None, name):
+            del lines[begin:end]
+    return "\n".join(lines)
+
+
+def _file_name(arguments: Arguments, named: str | None) -> str:
+    """The last part of the name that a script has for its file; empty where that is not known."""
+    if named is None or arguments.variables.unclear_in(named):
+        return ""
+    return Path(arguments.variables.shown(named)).name
+
+
+def _here_documents(arguments: Arguments, text: str) -> Iterator[tuple[str | None, int, int]]:
+    """Of each here-document that is written to a file that file's name, the line where it begins, and that of its
+    mark, or behind the last line."""
+    mark, target, begin, lines = "", None, 0, text.splitlines()
+    for number, line in enumerate(lines):
         if not mark and (found := _HERE.search(line)):
-            mark, other = found[1] or found[4], _target(found[2] or found[3], arguments) not in (None, wanted)
+            mark, target, begin = found[1] or found[4], _target(found[2] or found[3], arguments), number
         elif mark and line.strip() == mark:
-            mark, other = "", False
-        if not other:
-            kept.append(line)
-    return "\n".join(kept)
+            yield target, begin, number
+            mark = ""
+    if mark:
+        yield target, begin, len(lines)
 
 
 def _target(written: str, arguments: Arguments) -> str | None:
